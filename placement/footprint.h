@@ -1,0 +1,74 @@
+// What a model needs in bytes, and where each part would live. Pure arithmetic on shape and sizes.
+#pragma once
+
+#include <cstdint>
+
+#include "placement/model_shape.h"
+
+namespace tandem {
+
+// Bytes of the weights in the file(s), by how they are used.
+struct WeightBytes {
+  std::int64_t dense = 0;        // read for every token: mixers, hyper-connections, router, shared experts, norms, PLE
+  std::int64_t head = 0;         // output matrix (and a draft head of its own)
+  std::int64_t embedding = 0;    // token embedding: one row per token
+  std::int64_t experts = 0;      // routed experts of the trunk
+  std::int64_t ngram_table = 0;  // ple_heads() rows per token
+  std::int64_t mtp_dense = 0;    // draft block without its routed experts
+  std::int64_t mtp_experts = 0;  // routed experts of the draft block
+  std::int64_t unused = 0;       // in the file, but never read
+  // Everything that is read; without `unused`.
+  std::int64_t total() const { return dense + head + embedding + experts + ngram_table + mtp_dense + mtp_experts; }
+};
+
+// How one sequence is stored. Bits per value count block scales too (8.5 for int8 with a half per 32 values).
+struct StateLayout {
+  std::int64_t context = 0;     // positions
+  double kv_bits = 16;          // keys and values
+  double pooled_bits = 32;      // pooled indexer keys, one row per indexer_ratio positions
+  double raw_bits = 32;         // raw indexer keys
+  bool raw_everywhere = false;  // false: raw keys only of the open block and the window
+  int window = 16;              // rows of one verify window that can be dropped again
+};
+
+// Bytes of one sequence. With A attention layers and G Gated DeltaNet layers of the trunk, C positions, w window rows:
+//   kv            A * C * 2 * kv_heads * head_dim * kv_bits / 8
+//   pooled        A * floor(C / ratio) * indexer_dim * pooled_bits / 8
+//   raw           A * R * indexer_dim * raw_bits / 8,  R = C if raw_everywhere, else ratio + w
+//   gdn_state     G * value_heads * gdn_dim^2 * 4
+//   gdn_conv      G * (taps - 1) * gdn_conv_width * 4
+//   ple_conv      (taps - 1) * ngram_size * D * 4, 0 without PLE
+//   replay        w * replay_bytes_per_row: the log from which a dropped draft is undone
+//   mtp_kv, mtp_pooled, mtp_raw   as above with A = mtp_layers
+// Bytes are rounded up to whole ones per term.
+struct StateBytes {
+  std::int64_t kv = 0, pooled = 0, raw = 0;
+  std::int64_t gdn_state = 0, gdn_conv = 0, ple_conv = 0, replay = 0;
+  std::int64_t mtp_kv = 0, mtp_pooled = 0, mtp_raw = 0;
+  std::int64_t total() const {
+    return kv + pooled + raw + gdn_state + gdn_conv + ple_conv + replay + mtp_kv + mtp_pooled + mtp_raw;
+  }
+};
+StateBytes state_bytes(const ModelShape& shape, const StateLayout& layout);
+
+// One row of the delta-rule log over all GDN layers: k, u and the decay of every head, as floats:
+//   G * (key_heads * gdn_dim + value_heads * gdn_dim + value_heads) * 4
+std::int64_t replay_bytes_per_row(const ModelShape& shape);
+
+// Where everything would live on a machine with a card: what every token reads goes to the card; routed experts and
+// the token embedding stay in RAM (the card takes as many experts as then fit); the n-gram table may stay on disk.
+struct Footprint {
+  std::int64_t card_weights = 0;  // dense + head + mtp_dense
+  std::int64_t card_state = 0;    // StateBytes::total
+  std::int64_t ram_experts = 0;   // experts + mtp_experts
+  std::int64_t ram_embedding = 0;
+  std::int64_t disk_or_ram = 0;   // n-gram table
+  std::int64_t expert_count = 0;  // routed experts, the draft block's included
+  std::int64_t card() const { return card_weights + card_state; }
+  std::int64_t ram() const { return ram_experts + ram_embedding; }
+  // Mean bytes of one routed expert; 0 when there are none.
+  std::int64_t expert_bytes() const { return expert_count == 0 ? 0 : ram_experts / expert_count; }
+};
+Footprint footprint(const ModelShape& shape, const WeightBytes& weights, const StateLayout& layout);
+
+}  // namespace tandem
