@@ -1,0 +1,352 @@
+#include "cpu/cpu_ops.h"
+
+#include <immintrin.h>
+#include <tbb/blocked_range.h>
+#include <tbb/parallel_for.h>
+#include <tbb/task_arena.h>
+
+#include <algorithm>
+#include <cmath>
+#include <thread>
+#include <vector>
+
+#include "cpu/kernels/attention.h"
+#include "cpu/kernels/dot_block.h"
+#include "cpu/kernels/dot_float.h"
+#include "cpu/kernels/elementwise.h"
+#include "cpu/kernels/gdn_scan.h"
+#include "cpu/select.h"
+#include "runtime/exact_math.h"
+
+namespace tandem {
+
+namespace {
+// Below this much work (weights or values touched) handing it to another thread costs more than it saves: about 5 us
+// to wake a worker against 0.25 ns a weight (AMD EPYC 9xx5, 2 cores, 2026-11).
+constexpr std::size_t kSerialWork = 24 * 1024;
+
+bool is_block(const WeightView& w) { return dtype_info(w.type).kind == DTypeKind::kBlock; }
+
+void check_float_mode() {
+  // R1: denormals are kept. A library that sets FTZ or DAZ in our threads would change the text.
+  CHECK((_mm_getcsr() & 0x8040U) == 0, "MXCSR is {:#x}: flush-to-zero or denormals-are-zero is on", _mm_getcsr());
+}
+}  // namespace
+
+struct CpuOps::Arena {
+  explicit Arena(int workers) : count(workers), arena(workers) {}
+  int count;
+  tbb::task_arena arena;
+};
+
+CpuOps::CpuOps(int workers) {
+  CHECK(workers >= 0, "{} workers", workers);
+  const int cores = std::max(1, tbb::this_task_arena::max_concurrency());
+  arena_ = std::make_unique<Arena>(workers == 0 ? cores : workers);
+  arena_->arena.execute([&] { tbb::parallel_for(0, 4 * arena_->count, [](int) { check_float_mode(); }); });
+}
+CpuOps::~CpuOps() = default;
+
+std::string CpuOps::describe() const {
+  return fmt::format("CPU, AVX2, {} worker{}", arena_->count, arena_->count == 1 ? "" : "s");
+}
+int CpuOps::workers() const { return arena_->count; }
+std::unique_ptr<Ops> make_cpu_ops(int workers) { return std::make_unique<CpuOps>(workers); }
+
+void CpuOps::parallel(std::size_t n, std::size_t work, const std::function<void(std::size_t)>& body) const {
+  if (arena_->count == 1 || n == 1 || n * work < kSerialWork) {
+    for (std::size_t i = 0; i < n; ++i) body(i);
+    return;
+  }
+  const std::size_t grain = std::max<std::size_t>(1, kSerialWork / 2 / std::max<std::size_t>(1, work));
+  arena_->arena.execute([&] {
+    tbb::parallel_for(tbb::blocked_range<std::size_t>(0, n, grain), [&](const tbb::blocked_range<std::size_t>& range) {
+      for (std::size_t i = range.begin(); i < range.end(); ++i) body(i);
+    });
+  });
+}
+
+// ---- products -------------------------------------------------------------------------------------------------------
+
+std::int64_t CpuOps::quantize(ConstRows x, QuantRows q) {
+  CHECK(x.cols % 32 == 0 && q.rows == x.rows && q.cols == x.cols, "{} columns into {} x {}", x.cols, q.rows, q.cols);
+  std::vector<char> finite(x.rows);
+  parallel(x.rows, x.cols, [&](std::size_t r) {
+    finite[r] = quantize_row(x.row(r), x.cols, q.q + r * x.cols, q.d + r * (x.cols / 32), q.s + r * (x.cols / 16));
+  });
+  const auto bad = std::find(finite.begin(), finite.end(), 0);
+  return bad == finite.end() ? -1 : bad - finite.begin();
+}
+
+void CpuOps::matmul(const WeightView& w, const Activation& a, Rows y) {
+  CHECK(y.cols == w.rows && y.rows == a.x.rows && w.cols == a.x.cols && (!is_block(w) || a.q.cols == w.cols),
+        "{}: [{}, {}] times [{}, {}] into [{}, {}]", w.name, w.rows, w.cols, a.x.rows, a.x.cols, y.rows, y.cols);
+  // A strip of weight rows per task; wide batches spread over more strips than narrow ones.
+  const std::size_t strip = std::clamp<std::size_t>(kSerialWork / 2 / (w.cols * std::min<std::size_t>(y.rows, 8)), 1, 64);
+  const std::size_t strips = (w.rows + strip - 1) / strip;
+  std::vector<QuantJob> jobs(is_block(w) ? y.rows : 0);
+  for (std::size_t r = 0; r < jobs.size(); ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), y.row(r)};
+  parallel(strips, strip * w.cols * y.rows, [&](std::size_t i) {
+    const std::size_t first = i * strip, last = std::min(w.rows, first + strip);
+    if (is_block(w))
+      matmul_block_rows(w, first, last, jobs.data(), jobs.size());
+    else
+      matmul_float_rows(w, first, last, a.x, y);
+  });
+}
+
+// ---- norms ----------------------------------------------------------------------------------------------------------
+
+namespace {
+float inverse_rms(const float* x, std::size_t n, float eps) {
+  return 1.0F / std::sqrt(dot_float(x, x, n) / static_cast<float>(n) + eps);
+}
+}  // namespace
+
+void CpuOps::rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) {
+  const std::size_t n = x.cols / groups;
+  CHECK(n * groups == x.cols && y.cols == x.cols && y.rows == x.rows);
+  parallel(x.rows, 2 * x.cols, [&](std::size_t r) {
+    for (std::size_t g = 0; g < x.cols; g += n)
+      scale_by(x.row(r) + g, inverse_rms(x.row(r) + g, n, eps), gamma + g, n, y.row(r) + g);
+  });
+}
+
+void CpuOps::l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) {
+  CHECK(x.cols % dim == 0 && y.cols == x.cols && y.rows == x.rows);
+  parallel(x.rows, 2 * x.cols, [&](std::size_t r) {
+    for (std::size_t h = 0; h < x.cols; h += dim) {
+      const float* in = x.row(r) + h;
+      scale_by(in, 1.0F / std::sqrt(dot_float(in, in, dim) + eps), scale, dim, y.row(r) + h);
+    }
+  });
+}
+
+void CpuOps::norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
+                       float eps, const RopeView& rope, Rows y) {
+  const std::size_t half = rope.cos.cols;
+  CHECK(y.cols == heads * dim && 2 * half <= dim && x.cols >= (heads - 1) * head_stride + dim);
+  parallel(x.rows, 2 * heads * dim, [&](std::size_t r) {
+    const float* c = rope.cos.row(r);
+    const float* s = rope.sin.row(r);
+    for (std::size_t h = 0; h < heads; ++h) {
+      const float* in = x.row(r) + h * head_stride;
+      float* out = y.row(r) + h * dim;
+      scale_by(in, inverse_rms(in, dim, eps), gamma, dim, out);
+      for (std::size_t i = 0; i < half; ++i) {
+        const float a = out[i], b = out[i + half];
+        out[i] = std::fma(-b, s[i], a * c[i]);
+        out[i + half] = std::fma(a, s[i], b * c[i]);
+      }
+    }
+  });
+}
+
+// ---- hyper-connections ------------------------------------------------------------------------------------------------
+
+void CpuOps::hc_low(Rows lo, int streams) {
+  parallel(lo.rows, 8 * lo.cols, [&](std::size_t r) { silu_scaled(lo.row(r), lo.cols, static_cast<float>(streams)); });
+}
+
+void CpuOps::hc_mix(ConstRows normed, ConstRows gate, int streams, Rows mixed) {
+  const auto count = static_cast<std::size_t>(streams);
+  CHECK(normed.cols == mixed.cols * count && gate.cols == normed.cols);
+  parallel(mixed.rows, 8 * normed.cols,
+           [&](std::size_t r) { hc_mix_row(normed.row(r), gate.row(r), count, mixed.cols, mixed.row(r)); });
+}
+
+void CpuOps::hc_write(Rows x, ConstRows y, ConstRows inject, int streams) {
+  const std::size_t d = y.cols, count = static_cast<std::size_t>(streams);
+  CHECK(x.cols == d * count && inject.cols == count);
+  parallel(x.rows, x.cols, [&](std::size_t r) {
+    for (std::size_t s = 0; s < count; ++s)
+      axpy(2.0F * sigmoid_c(inject.row(r)[s] / static_cast<float>(streams)), y.row(r), d, x.row(r) + s * d);
+  });
+}
+
+// ---- convolution, GDN -------------------------------------------------------------------------------------------------
+
+void CpuOps::causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) {
+  CHECK(history.rows == (weights.rows - 1) * dilation && x.cols == weights.cols && y.cols == x.cols);
+  const auto input = [&](std::size_t t) { return t < history.rows ? history.row(t) : x.row(t - history.rows); };
+  parallel(x.rows, 12 * x.cols, [&](std::size_t t) {
+    std::fill_n(y.row(t), y.cols, 0.0F);
+    for (std::size_t k = 0; k < weights.rows; ++k) conv_tap(weights.row(k), input(t + k * dilation), x.cols, y.row(t));
+    silu_inplace(y.row(t), y.cols);
+  });
+}
+
+void CpuOps::gdn_scan(const GdnScan& scan) {
+  if (scan.dim % 8 != 0 || scan.dim > 1024) return ReferenceOps::gdn_scan(scan);
+  parallel(scan.value_heads, 4 * scan.dim * scan.dim * scan.q.rows, [&](std::size_t h) {
+    thread_local std::vector<float> work;
+    work.resize(scan.dim * scan.dim);
+    gdn_scan_head(scan, h, work.data());
+  });
+}
+
+void CpuOps::gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) {
+  parallel(o.rows, 8 * o.cols, [&](std::size_t t) {
+    for (std::size_t h = 0; h < o.cols; h += dim)
+      gate_norm(o.row(t) + h, inverse_rms(o.row(t) + h, dim, eps), norm, z.row(t) + h, dim, r.row(t) + h);
+  });
+}
+
+// ---- attention --------------------------------------------------------------------------------------------------------
+
+void CpuOps::kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) {
+  if (kv.type == KvType::kF32) return ReferenceOps::kv_store(kv, position, k, v);
+  CHECK(position + k.rows <= kv.capacity, "{} + {} rows in {} positions", position, k.rows, kv.capacity);
+  for (std::size_t r = 0; r < k.rows; ++r) {
+    store_half_row(k.row(r), kv.width(), static_cast<std::uint16_t*>(kv.k) + (position + r) * kv.width());
+    store_half_row(v.row(r), kv.width(), static_cast<std::uint16_t*>(kv.v) + (position + r) * kv.width());
+  }
+}
+
+void CpuOps::select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position,
+                              std::size_t ratio, std::size_t blocks, AttendLists lists) {
+  const std::size_t most = (position + q.rows) / ratio;
+  parallel(q.rows, most > blocks ? most * q.cols : lists.stride / 8, [&](std::size_t r) {
+    thread_local std::vector<float> scores;
+    const std::size_t visible = position + r + 1, complete = visible / ratio;
+    if (complete > blocks) {
+      scores.resize(complete);
+      block_scores(q.row(r), heads, pooled.slice(0, complete), scores.data());
+      for (std::size_t b = 0; b < complete; ++b)
+        CHECK(std::isfinite(scores[b]), "score of block {} at position {} is {}", b, position + r, scores[b]);
+    }
+    lists.count[r] = write_positions(scores.data(), complete, visible, ratio, blocks, lists.positions + r * lists.stride);
+  });
+}
+
+void CpuOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
+                       std::size_t gate_stride, Rows out) {
+  if (kv.head_dim % 8 != 0) return ReferenceOps::attention(q, kv, lists, scale, gate, gate_stride, out);
+  const std::size_t per_kv = q.cols / kv.head_dim / kv.kv_heads, width = per_kv * kv.head_dim;
+  const auto longest = static_cast<std::size_t>(*std::max_element(lists.count, lists.count + q.rows));
+  parallel(q.rows * kv.kv_heads, longest * width, [&](std::size_t i) {
+    const std::size_t r = i / kv.kv_heads, head = i % kv.kv_heads;
+    attention_row(q.row(r) + head * width, kv, head, per_kv, lists.positions + r * lists.stride,
+                  static_cast<std::size_t>(lists.count[r]), scale, gate.row(r) + head * per_kv * gate_stride,
+                  gate_stride, out.row(r) + head * width);
+  });
+}
+
+// ---- experts ----------------------------------------------------------------------------------------------------------
+
+namespace {
+
+struct FfnScratch {
+  std::vector<float> gate, up, d;
+  std::vector<std::int8_t> q;
+  std::vector<std::int32_t> s;
+  std::vector<QuantJob> jobs;
+};
+
+// One expert over a list of input rows; out[i] receives the result of rows[i].
+void ffn_rows(const ExpertWeights& w, const Activation& a, const std::vector<std::uint32_t>& rows, float* const* out) {
+  thread_local FfnScratch scratch;
+  const std::size_t count = rows.size(), ff = w.gate.rows;
+  scratch.gate.resize(count * ff);
+  scratch.up.resize(count * ff);
+  const auto product = [&](const WeightView& matrix, std::vector<float>& to) {
+    if (!is_block(matrix)) {
+      for (std::size_t i = 0; i < count; ++i)
+        matmul_float_rows(matrix, 0, ff, a.x.slice(rows[i], 1), Rows(to.data() + i * ff, 1, ff));
+      return;
+    }
+    scratch.jobs.resize(count);
+    for (std::size_t i = 0; i < count; ++i)
+      scratch.jobs[i] = {a.q.q_row(rows[i]), a.q.d_row(rows[i]), a.q.s_row(rows[i]), to.data() + i * ff};
+    matmul_block_rows(matrix, 0, ff, scratch.jobs.data(), count);
+  };
+  product(w.gate, scratch.gate);
+  product(w.up, scratch.up);
+  silu_mul(scratch.gate.data(), scratch.up.data(), count * ff);
+  if (!is_block(w.down)) {
+    for (std::size_t i = 0; i < count; ++i)
+      matmul_float_rows(w.down, 0, w.down.rows, ConstRows(scratch.gate.data() + i * ff, 1, ff),
+                        Rows(out[i], 1, w.down.rows));
+    return;
+  }
+  scratch.q.resize(count * ff);
+  scratch.d.resize(count * ff / 32);
+  scratch.s.resize(count * ff / 16);
+  scratch.jobs.clear();
+  for (std::size_t i = 0; i < count; ++i) {
+    std::int8_t* q = scratch.q.data() + i * ff;
+    float* d = scratch.d.data() + i * (ff / 32);
+    std::int32_t* s = scratch.s.data() + i * (ff / 16);
+    if (quantize_row(scratch.gate.data() + i * ff, ff, q, d, s))
+      scratch.jobs.push_back({q, d, s, out[i]});
+    else
+      std::fill_n(out[i], w.down.rows, NAN);  // stays visible: the next quantisation reports the row
+  }
+  matmul_block_rows(w.down, 0, w.down.rows, scratch.jobs.data(), scratch.jobs.size());
+}
+
+}  // namespace
+
+void CpuOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
+  // The (row, rank) pairs of every expert that has any, so that a weight is decoded once for all its rows.
+  std::vector<std::vector<std::uint32_t>> pairs(static_cast<std::size_t>(bank.experts));
+  for (std::size_t i = 0; i < routes.rows * routes.used; ++i)
+    pairs[static_cast<std::size_t>(routes.expert[i])].push_back(static_cast<std::uint32_t>(i));
+  std::vector<std::size_t> busy;
+  for (std::size_t e = 0; e < pairs.size(); ++e)
+    if (!pairs[e].empty()) busy.push_back(e);
+  std::sort(busy.begin(), busy.end(), [&](std::size_t l, std::size_t r) { return pairs[l].size() > pairs[r].size(); });
+  parallel(busy.size(), 3 * bank.gate.rows * bank.gate.cols, [&](std::size_t i) {
+    std::vector<std::uint32_t> rows;
+    std::vector<float*> out;
+    for (const std::uint32_t pair : pairs[busy[i]]) {
+      rows.push_back(pair / static_cast<std::uint32_t>(routes.used));
+      out.push_back(y.row(pair));
+    }
+    ffn_rows(bank.expert(static_cast<int>(busy[i])), a, rows, out.data());
+  });
+}
+
+void CpuOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
+  // Wide batches are cut by rows; a single row is one task (the routed experts beside it fill the workers).
+  constexpr std::size_t kStrip = 8;
+  const std::size_t strips = (y.rows + kStrip - 1) / kStrip;
+  parallel(strips, kStrip * 3 * weights.gate.rows * weights.gate.cols, [&](std::size_t i) {
+    std::vector<std::uint32_t> rows;
+    std::vector<float*> out;
+    for (std::size_t r = i * kStrip; r < std::min(y.rows, (i + 1) * kStrip); ++r) {
+      rows.push_back(static_cast<std::uint32_t>(r));
+      out.push_back(y.row(r));
+    }
+    ffn_rows(weights, a, rows, out.data());
+  });
+}
+
+void CpuOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) {
+  parallel(out.rows, routes.used * out.cols, [&](std::size_t r) {
+    std::fill_n(out.row(r), out.cols, 0.0F);
+    for (std::size_t k = 0; k < routes.used; ++k)
+      axpy(routes.weight[r * routes.used + k], y.row(r * routes.used + k), out.cols, out.row(r));
+    axpy(sigmoid_c(shared_logit.row(r)[0]), shared.row(r), out.cols, out.row(r));
+  });
+}
+
+// ---- n-gram embedding and sums ------------------------------------------------------------------------------------------
+
+void CpuOps::ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) {
+  const std::size_t d = value.cols;
+  const float root = std::sqrt(static_cast<float>(d));
+  parallel(value.rows, 3 * key.cols, [&](std::size_t r) {
+    for (std::size_t c = 0; c < static_cast<std::size_t>(streams); ++c) {
+      const float s = dot_float(key.row(r) + c * d, query.row(r) + c * d, d) / root;
+      const float magnitude = std::sqrt(std::max(std::fabs(s), 1e-6F));
+      scale_to(sigmoid_c(s > 0.0F ? magnitude : s < 0.0F ? -magnitude : 0.0F), value.row(r), d, gv.row(r) + c * d);
+    }
+  });
+}
+
+void CpuOps::add2(Rows x, ConstRows a, ConstRows b) {
+  parallel(x.rows, 2 * x.cols, [&](std::size_t r) { add_two(x.row(r), a.row(r), b.row(r), x.cols); });
+}
+
+}  // namespace tandem

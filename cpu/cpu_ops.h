@@ -1,0 +1,54 @@
+// The fast CPU machine: the operations of ReferenceOps, bit for bit, with vector kernels and a oneTBB arena.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "cpu/reference_ops.h"
+
+namespace tandem {
+
+// REQUIRES a processor with AVX2, FMA and F16C (runtime/main.cpp checks before it makes one).
+class CpuOps : public ReferenceOps {
+ public:
+  // workers: threads that compute, the calling one included; 0 = one per core available to the process.
+  explicit CpuOps(int workers);
+  ~CpuOps() override;
+  std::string describe() const override;
+  int workers() const;
+
+  std::int64_t quantize(ConstRows x, QuantRows q) override;
+  void matmul(const WeightView& w, const Activation& a, Rows y) override;
+  void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
+  void l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) override;
+  void norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
+                 float eps, const RopeView& rope, Rows y) override;
+  void hc_low(Rows lo, int streams) override;
+  void hc_mix(ConstRows normed, ConstRows gate, int streams, Rows mixed) override;
+  void hc_write(Rows x, ConstRows y, ConstRows inject, int streams) override;
+  void causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) override;
+  void gdn_scan(const GdnScan& scan) override;
+  void gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) override;
+  void kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) override;
+  void select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position, std::size_t ratio,
+                        std::size_t blocks, AttendLists lists) override;
+  void attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
+                 std::size_t gate_stride, Rows out) override;
+  void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
+  void ffn(const ExpertWeights& weights, const Activation& a, Rows y) override;
+  void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override;
+  void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) override;
+  void add2(Rows x, ConstRows a, ConstRows b) override;
+
+ private:
+  struct Arena;
+  // body(i) for 0 <= i < n, spread over the workers when the whole is worth it: `work` estimates one body in weights
+  // or values touched.
+  void parallel(std::size_t n, std::size_t work, const std::function<void(std::size_t)>& body) const;
+  std::unique_ptr<Arena> arena_;
+};
+
+std::unique_ptr<Ops> make_cpu_ops(int workers);
+
+}  // namespace tandem

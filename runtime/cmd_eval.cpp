@@ -1,0 +1,239 @@
+#include "runtime/cmd_eval.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+
+#include "runtime/evaluate.h"
+#include "runtime/interrupt.h"
+#include "runtime/output.h"
+#include "runtime/progress.h"
+#include "runtime/session_options.h"
+
+namespace tandem {
+namespace {
+
+struct EvalOptions {
+  EngineOptions engine;
+  std::string text, tokens, dump, compare;
+  EvaluateOptions evaluate;
+  std::size_t last = 0;  // rows dumped or compared: the last N positions of every window; 0 = all
+  bool parse_special = false, json = false;
+};
+
+std::string read_file(const std::string& flag, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file || std::filesystem::is_directory(path)) fail_input("{} {}: expected a readable file, found none", flag, path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// IDS.json: an array of token ids, or an object with such an array under "tokens".
+std::vector<TokenId> read_tokens(const std::string& path, std::size_t vocabulary) {
+  nlohmann::json json = nlohmann::json::parse(read_file("--tokens", path), nullptr, false);
+  if (json.is_object() && json.contains("tokens")) json = json["tokens"];
+  if (!json.is_array())
+    fail_input("--tokens {}: expected a JSON array of token ids, or an object with one under \"tokens\"", path);
+  std::vector<TokenId> ids;
+  for (const auto& id : json) {
+    if (!id.is_number_integer() || id.get<std::int64_t>() < 0 ||
+        id.get<std::int64_t>() >= static_cast<std::int64_t>(vocabulary))
+      fail_input("--tokens {}: entry {}: expected a token id from 0 to {}, found {}", path, ids.size(), vocabulary - 1,
+                 id.dump());
+    ids.push_back(id.get<TokenId>());
+  }
+  return ids;
+}
+
+// Raw float32 rows of `width` values, written to a temporary name and renamed at the end.
+class LogitsFile {
+ public:
+  LogitsFile(const std::string& path, std::size_t width) : path_(path), width_(width) {
+    file_.open(path + ".tmp", std::ios::binary | std::ios::trunc);
+    if (!file_) fail_input("--dump-logits {}: cannot create the file: {}", path, std::strerror(errno));
+  }
+  ~LogitsFile() {
+    if (!finished_) std::remove((path_ + ".tmp").c_str());
+  }
+  LogitsFile(const LogitsFile&) = delete;
+  LogitsFile& operator=(const LogitsFile&) = delete;
+  void write(std::span<const float> row) {
+    file_.write(reinterpret_cast<const char*>(row.data()), static_cast<std::streamsize>(width_ * sizeof(float)));
+  }
+  void finish() {
+    file_.close();
+    const int fd = ::open((path_ + ".tmp").c_str(), O_RDONLY);
+    const bool synced = fd >= 0 && ::fsync(fd) == 0;
+    if (fd >= 0) ::close(fd);
+    if (!file_ || !synced || std::rename((path_ + ".tmp").c_str(), path_.c_str()) != 0)
+      fail_input("--dump-logits {}: cannot write the file: {}", path_, std::strerror(errno));
+    finished_ = true;
+  }
+
+ private:
+  std::string path_;
+  std::size_t width_;
+  std::ofstream file_;
+  bool finished_ = false;
+};
+
+// Rows of an earlier --dump-logits, mapped.
+class ReferenceLogits {
+ public:
+  ReferenceLogits(const std::string& path, std::size_t width, std::size_t rows) : width_(width) {
+    const int fd = ::open(path.c_str(), O_RDONLY);
+    if (fd < 0) fail_input("--compare {}: cannot open: {}", path, std::strerror(errno));
+    bytes_ = std::filesystem::file_size(path);
+    if (bytes_ != rows * width * sizeof(float)) {
+      ::close(fd);
+      fail_input("--compare {}: expected {} rows of {} float32 values ({} bytes), found {} bytes. Fix: dump it with the "
+                 "same text, --window and --last",
+                 path, rows, width, rows * width * sizeof(float), bytes_);
+    }
+    map_ = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
+    ::close(fd);
+    if (map_ == MAP_FAILED) fail_input("--compare {}: cannot map: {}", path, std::strerror(errno));
+  }
+  ~ReferenceLogits() { munmap(map_, bytes_); }
+  ReferenceLogits(const ReferenceLogits&) = delete;
+  ReferenceLogits& operator=(const ReferenceLogits&) = delete;
+  std::span<const float> row(std::size_t index) const {
+    return {static_cast<const float*>(map_) + index * width_, width_};
+  }
+
+ private:
+  std::size_t width_, bytes_ = 0;
+  void* map_ = nullptr;
+};
+
+// Which rows are dumped and compared: the last `last` positions of every window (0: all of them).
+struct RowSelection {
+  std::size_t last, window, tokens;
+  std::size_t window_size(std::size_t index) const { return std::min(window, tokens - index * window); }
+  bool contains(std::size_t index, std::size_t position) const {
+    return last == 0 || position + last >= window_size(index);
+  }
+  std::size_t count(std::size_t last_window) const {
+    std::size_t rows = 0;
+    for (std::size_t i = 0; i * window < tokens; ++i)
+      if (i == 0 || window_size(i) >= last_window) rows += last == 0 ? window_size(i) : std::min(last, window_size(i));
+    return rows;
+  }
+};
+
+void print_json(const EvaluateResult& result) {
+  nlohmann::ordered_json json{{"tokens", result.tokens},
+                              {"scored", result.scored},
+                              {"nll", result.nll},
+                              {"perplexity", std::exp(result.nll)},
+                              {"top1", result.top1},
+                              {"window_nll", result.window_nll}};
+  if (result.comparison)
+    json["comparison"] = {{"rows", result.comparison->rows},
+                          {"kl", result.comparison->kl},
+                          {"max_kl", result.comparison->max_kl},
+                          {"top1_agreement", result.comparison->top1_agreement},
+                          {"max_logit_difference", result.comparison->max_difference}};
+  write_stdout(json.dump(1) + "\n");
+}
+
+void print_text(const EvaluateResult& result, std::size_t window) {
+  write_stdout(fmt::format("tokens {}, scored {}, windows of {}: {}\n", result.tokens, result.scored, window,
+                           result.windows));
+  if (result.scored > 0)
+    write_stdout(fmt::format("nll {:.6f}  perplexity {:.4f}  top-1 {:.4f}\n", result.nll, std::exp(result.nll),
+                             result.top1));
+  if (result.comparison)
+    write_stdout(fmt::format(
+        "against the reference, {} rows: KL {:.3e} (largest {:.3e}), top-1 agreement {:.4f}, largest logit difference "
+        "{:.4f}\n",
+        result.comparison->rows, result.comparison->kl, result.comparison->max_kl, result.comparison->top1_agreement,
+        result.comparison->max_difference));
+}
+
+int eval(EvalOptions options, const OpsFactory& make_ops) {
+  if (options.text.empty() == options.tokens.empty()) fail_input("eval: expected one of --text FILE and --tokens IDS.json");
+  if (options.evaluate.window < 2) fail_input("--window: expected at least 2 tokens, found {}", options.evaluate.window);
+  Engine engine(options.engine, make_ops);
+  for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
+  std::vector<TokenId> tokens;
+  if (!options.tokens.empty()) {
+    tokens = read_tokens(options.tokens, static_cast<std::size_t>(engine.model().shape.vocab));
+    options.evaluate.window = std::max<std::size_t>(2, tokens.size());
+  } else {
+    tokens = engine.tokenizer().encode(read_file("--text", options.text), options.parse_special);
+  }
+  if (tokens.empty()) fail_input("eval: expected at least one token, found none");
+  if (std::min(options.evaluate.window, tokens.size()) > engine.context())
+    fail_input("eval: a window of {} tokens does not fit the context of {}. Fix: --context {} or a smaller --window",
+               std::min(options.evaluate.window, tokens.size()), engine.context(),
+               std::min(options.evaluate.window, tokens.size()));
+  options.evaluate.chunk = engine.prefill_chunk();
+
+  const auto width = static_cast<std::size_t>(engine.model().shape.vocab);
+  const RowSelection selection{options.last, options.evaluate.window, tokens.size()};
+  std::optional<LogitsFile> dump;
+  std::optional<ReferenceLogits> reference;
+  if (!options.dump.empty()) dump.emplace(options.dump, width);
+  if (!options.compare.empty())
+    reference.emplace(options.compare, width, selection.count(options.evaluate.last_window));
+
+  std::size_t next_reference = 0;
+  Progress progress("evaluating", "tokens");
+  EvaluateHooks hooks;
+  hooks.on_row = [&](std::size_t window, std::size_t position, std::span<const float> row) {
+    if (dump && selection.contains(window, position)) dump->write(row);
+  };
+  if (reference)
+    hooks.reference = [&](std::size_t window, std::size_t position) {
+      return selection.contains(window, position) ? reference->row(next_reference++) : std::span<const float>{};
+    };
+  hooks.progress = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
+  hooks.cancelled = interrupted;
+  catch_interrupts(InterruptMode::kOnce);
+  SequenceState state = engine.new_state();
+  const auto result = evaluate(engine.pipeline(), state, tokens, options.evaluate, hooks);
+  progress.clear();
+  if (!result) return 130;
+  if (dump) dump->finish();
+  if (options.json)
+    print_json(*result);
+  else
+    print_text(*result, options.evaluate.window);
+  return 0;
+}
+
+}  // namespace
+
+void add_eval_command(CLI::App& app, const OpsFactory& make_ops, std::function<int()>& action) {
+  CLI::App* command = app.add_subcommand("eval", "Perplexity, top-1 rate and logits of a text");
+  command->footer(
+      "Examples:\n"
+      "  tandem eval model.gguf --text book.txt\n"
+      "  tandem eval model.gguf --tokens ids.json --last 16 --dump-logits out.f32\n"
+      "  tandem eval other.gguf --text book.txt --compare out.f32 --json\n"
+      "Logits are float32, little-endian, one row of the vocabulary per position, positions in order.");
+  const auto options = std::make_shared<EvalOptions>();
+  add_engine_flags(*command, options->engine);
+  command->add_option("--text", options->text, "text to score, cut into windows that each start from nothing")
+      ->type_name("FILE");
+  command->add_option("--tokens", options->tokens, "token ids to run as one window")->type_name("IDS.json");
+  command->add_flag("--parse-special", options->parse_special, "recognise special tokens in the text (chat logs)");
+  command->add_option("--window", options->evaluate.window, "tokens of a window")->capture_default_str()->type_name("N");
+  command->add_option("--last", options->last, "dump or compare only the last N positions of every window")
+      ->type_name("N");
+  command->add_option("--dump-logits", options->dump, "write the logits rows")->type_name("OUT.f32");
+  command->add_option("--compare", options->compare, "compare with rows dumped before: KL, top-1 agreement")
+      ->type_name("REF.f32");
+  command->add_flag("--json", options->json, "machine-readable result");
+  command->callback(
+      [options, &make_ops, &action] { action = [options, &make_ops] { return eval(*options, make_ops); }; });
+}
+
+}  // namespace tandem

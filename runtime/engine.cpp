@@ -1,0 +1,50 @@
+#include "runtime/engine.h"
+
+#include <algorithm>
+
+#include "runtime/check.h"
+
+namespace tandem {
+namespace {
+
+Model open_model(const EngineOptions& options) {
+  Model model = Model::open(options.model, options.mtp);
+  if (!options.use_mtp && model.mtp) {
+    model.mtp.reset();
+    model.mtp_note = "switched off by --no-mtp";
+  }
+  return model;
+}
+
+std::size_t choose_context(const EngineOptions& options, const ModelShape& shape) {
+  const auto trained = static_cast<std::size_t>(shape.max_positions);
+  if (options.context == 0) return std::min(trained, kDefaultContext);
+  if (options.context > trained) {
+    fail_input("--context: expected at most {} positions, which is what {} was trained for, found {}. Fix: lower it",
+               trained, options.model.string(), options.context);
+  }
+  return options.context;
+}
+
+std::size_t choose_chunk(const EngineOptions& options, std::size_t context) {
+  if (options.prefill_chunk == 0 || options.prefill_chunk > kMaxPrefillChunk) {
+    fail_input("--prefill-chunk: expected 1 to {} rows, found {}", kMaxPrefillChunk, options.prefill_chunk);
+  }
+  return std::min(options.prefill_chunk, context);
+}
+
+}  // namespace
+
+Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
+    : model_(open_model(options)),
+      tokenizer_(Tokenizer::from_gguf(model_.gguf())),
+      template_(ChatTemplate::from_gguf(model_.gguf())),
+      ops_(make_ops(options)),
+      context_(choose_context(options, model_.shape)),
+      kv_(options.kv),
+      pipeline_(std::make_unique<Pipeline>(model_, *ops_, choose_chunk(options, context_))),
+      warnings_(model_.warnings) {
+  if (!template_.warning().empty()) warnings_.push_back(template_.warning());
+}
+
+}  // namespace tandem

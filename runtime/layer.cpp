@@ -1,0 +1,260 @@
+#include "runtime/layer.h"
+
+#include <cmath>
+
+namespace tandem {
+
+namespace {
+std::size_t sz(std::int64_t n) { return static_cast<std::size_t>(n); }
+
+// [channels, taps] of the file to [taps, channels].
+std::vector<float> decode_taps(const WeightView& w) {
+  const std::vector<float> flat = decode_floats(w);
+  std::vector<float> taps(flat.size());
+  for (std::size_t c = 0; c < w.rows; ++c)
+    for (std::size_t k = 0; k < w.cols; ++k) taps[k * w.rows + c] = flat[c * w.cols + k];
+  return taps;
+}
+}  // namespace
+
+std::vector<float> decode_floats(const WeightView& w) {
+  std::vector<float> values(w.rows * w.cols);
+  for (std::size_t r = 0; r < w.rows; ++r) dequantize_row(w.type, w.row(r), w.cols, values.data() + r * w.cols);
+  return values;
+}
+
+HcParams make_hc_params(const HcWeights& w) { return {&w, decode_floats(w.norm)}; }
+
+LayerParams make_layer_params(const LayerWeights& w) {
+  LayerParams p;
+  p.w = &w;
+  p.hc_attn = make_hc_params(w.hc_attn);
+  p.hc_ffn = make_hc_params(w.hc_ffn);
+  if (w.gdn) {
+    p.gdn_conv = decode_taps(w.gdn->conv);
+    p.dt_bias = decode_floats(w.gdn->dt_bias);
+    p.a = decode_floats(w.gdn->a);
+    p.gdn_norm = decode_floats(w.gdn->norm);
+  }
+  if (w.attention) {
+    p.q_norm = decode_floats(w.attention->q_norm);
+    p.k_norm = decode_floats(w.attention->k_norm);
+    p.index_q_norm = decode_floats(w.attention->indexer_q_norm);
+    p.index_k_norm = decode_floats(w.attention->indexer_k_norm);
+  }
+  if (w.ple) {
+    p.ple_key = decode_floats(w.ple->norm_key);
+    p.ple_query = decode_floats(w.ple->norm_query);
+    p.ple_norm_conv = decode_floats(w.ple->norm_conv);
+    p.ple_conv = decode_taps(w.ple->conv);
+  }
+  return p;
+}
+
+Activation Pass::activation(std::string_view stage, ConstRows x,
+                            std::initializer_list<const WeightView*> matrices) const {
+  bool block = false;
+  for (const WeightView* w : matrices) block = block || (*w && dtype_info(w->type).kind == DTypeKind::kBlock);
+  Activation a{x, {}};
+  if (!block) return a;
+  a.q = ws.quant(x.rows, x.cols);
+  const std::int64_t bad = ops.quantize(x, a.q);
+  if (bad >= 0)
+    fail_input("{}, layer {}: expected finite values, found NaN or infinity at position {}. Fix: the weights are "
+               "damaged or not those of this architecture; run `tandem inspect --check`",
+               stage, layer, position + static_cast<std::size_t>(bad));
+  return a;
+}
+
+RopeView fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin) {
+  const std::size_t half = sz(shape.rope_dims / 2);
+  for (std::size_t i = 0; i < half; ++i) {
+    const double frequency = std::pow(shape.rope_theta, -static_cast<double>(2 * i) / static_cast<double>(2 * half));
+    for (std::size_t r = 0; r < cos.rows; ++r) {
+      const double angle = static_cast<double>(first + r * step) * frequency;
+      cos.row(r)[i] = static_cast<float>(std::cos(angle));
+      sin.row(r)[i] = static_cast<float>(std::sin(angle));
+    }
+  }
+  return {cos, sin};
+}
+
+void hc_read(const Pass& pass, std::string_view stage, const HcParams& params) {
+  Ops& ops = pass.ops;
+  Workspace& ws = pass.ws;
+  const int streams = pass.shape.streams;
+  const std::size_t w = pass.rows;
+  const HcWeights& weights = *params.w;
+  ops.rms_norm(ws.x.rows(w), sz(streams), params.gamma.data(), pass.shape.norm_eps, ws.normed.rows(w));
+  const Activation n = pass.activation(stage, ws.normed.rows(w), {&weights.down, &weights.inject});
+  ops.matmul(weights.down, n, ws.low.rows(w));
+  if (weights.inject) ops.matmul(weights.inject, n, ws.inject.rows(w));
+  ops.hc_low(ws.low.rows(w), streams);
+  ops.matmul(weights.up, pass.activation(stage, ws.low.rows(w), {&weights.up}), ws.wide_a.rows(w));
+  ops.hc_mix(ws.normed.rows(w), ws.wide_a.rows(w), streams, ws.mixed.rows(w));
+}
+
+void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state) {
+  Ops& ops = pass.ops;
+  Workspace& ws = pass.ws;
+  const ModelShape& shape = pass.shape;
+  const GdnWeights& weights = *params.w->gdn;
+  const std::size_t w = pass.rows, kw = sz(shape.gdn_key_width()), vw = sz(shape.gdn_value_width());
+  const std::size_t dim = sz(shape.gdn_dim), heads = sz(shape.gdn_value_heads);
+
+  const Activation m = pass.activation("gdn input", ws.mixed.rows(w),
+                                       {&weights.qkv, &weights.gate, &weights.alpha, &weights.beta});
+  ops.matmul(weights.qkv, m, ws.qkv.rows(w));
+  ops.matmul(weights.gate, m, ws.z.rows(w));
+  ops.matmul(weights.alpha, m, ws.alpha.rows(w));
+  ops.matmul(weights.beta, m, ws.beta.rows(w));
+  ops.gdn_gates(ws.alpha.rows(w), ws.beta.rows(w), params.dt_bias.data(), params.a.data());
+
+  const std::size_t channels = sz(shape.gdn_conv_width());
+  ops.causal_conv(state.conv.committed(), ws.qkv.rows(w),
+                  ConstRows(params.gdn_conv.data(), sz(shape.gdn_conv), channels), 1, ws.conv.rows(w));
+  float* conv = ws.conv.rows(w).data;
+  const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+  ops.l2_norm(ConstRows(conv, w, kw, channels), dim, shape.norm_eps, scale, ws.qn.rows(w));
+  ops.l2_norm(ConstRows(conv + kw, w, kw, channels), dim, shape.norm_eps, 1.0F, ws.kn.rows(w));
+
+  const bool window = pass.mode == PassMode::kWindow;
+  GdnScan scan{sz(shape.gdn_key_heads), heads, dim, state.s.data(),
+               ConstRows(state.log_k.data(), state.replay, kw), ConstRows(state.log_u.data(), state.replay, vw),
+               ConstRows(state.log_decay.data(), state.replay, heads),
+               ws.qn.rows(w), ws.kn.rows(w), ConstRows(conv + 2 * kw, w, vw, channels),
+               ws.alpha.rows(w), ws.beta.rows(w), ws.gdn_out.rows(w),
+               window ? Rows(state.log_u.data(), w, vw) : Rows()};
+  ops.gdn_scan(scan);
+  state.replay = 0;
+  if (window) {
+    std::copy_n(ws.kn.rows(w).data, w * kw, state.log_k.data());
+    std::copy_n(ws.alpha.rows(w).data, w * heads, state.log_decay.data());
+    state.conv.log(ws.qkv.rows(w));
+  } else {
+    state.conv.commit(ws.qkv.rows(w));
+  }
+  ops.gdn_output(ws.gdn_out.rows(w), ws.z.rows(w), params.gdn_norm.data(), dim, shape.norm_eps, ws.gdn_out.rows(w));
+  ops.matmul(weights.out, pass.activation("gdn output", ws.gdn_out.rows(w), {&weights.out}), ws.block.rows(w));
+}
+
+namespace {
+// Pools, norms and rotates the indexer keys of the blocks that this pass completes, into the state.
+void complete_blocks(const Pass& pass, const LayerParams& params, AttentionLayerState& state) {
+  Workspace& ws = pass.ws;
+  const ModelShape& shape = pass.shape;
+  const std::size_t ratio = sz(shape.indexer_ratio), dim = sz(shape.indexer_dim);
+  const std::size_t first = pass.position / ratio, last = (pass.position + pass.rows) / ratio;
+  if (first == last) return;
+  const std::size_t blocks = last - first;
+  Rows in = ws.pool_in.rows(blocks * ratio);
+  for (std::size_t i = 0; i < in.rows; ++i) {
+    const std::size_t at = first * ratio + i;
+    const float* raw = at < pass.position ? state.raw_keys.back(pass.position - at)
+                                          : ws.index_k.rows(pass.rows).row(at - pass.position);
+    std::copy_n(raw, dim, in.row(i));
+  }
+  pass.ops.mean_pool(in, ratio, ws.pool.rows(blocks));
+  const RopeView rope = fill_rope(shape, first * ratio, ratio, ws.block_cos.rows(blocks), ws.block_sin.rows(blocks));
+  pass.ops.norm_rope(ws.pool.rows(blocks), 1, dim, dim, params.index_k_norm.data(), shape.norm_eps, rope,
+                     Rows(state.pooled.data() + first * dim, blocks, dim));
+}
+}  // namespace
+
+void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayerState& state, bool sparse) {
+  Ops& ops = pass.ops;
+  Workspace& ws = pass.ws;
+  const ModelShape& shape = pass.shape;
+  const AttentionWeights& weights = *params.w->attention;
+  const std::size_t w = pass.rows, dim = sz(shape.head_dim), heads = sz(shape.heads), kv_heads = sz(shape.kv_heads);
+  const std::size_t index_heads = sz(shape.indexer_heads), index_dim = sz(shape.indexer_dim);
+  const float eps = shape.norm_eps;
+
+  const Activation m = pass.activation("attention input", ws.mixed.rows(w),
+                                       {&weights.q, &weights.k, &weights.v, &weights.indexer_q, &weights.indexer_k});
+  ops.matmul(weights.q, m, ws.q_gate.rows(w));
+  ops.matmul(weights.k, m, ws.k.rows(w));
+  ops.matmul(weights.v, m, ws.v.rows(w));
+  ops.matmul(weights.indexer_k, m, ws.index_k.rows(w));
+  ops.norm_rope(ws.q_gate.rows(w), heads, dim, 2 * dim, params.q_norm.data(), eps, pass.rope, ws.q_rot.rows(w));
+  ops.norm_rope(ws.k.rows(w), kv_heads, dim, dim, params.k_norm.data(), eps, pass.rope, ws.k_rot.rows(w));
+  const KvView kv = pass.state.kv_view(state);
+  ops.kv_store(kv, pass.position, ws.k_rot.rows(w), ws.v.rows(w));
+  complete_blocks(pass, params, state);
+  if (pass.mode == PassMode::kWindow)
+    state.raw_keys.log(ws.index_k.rows(w));
+  else
+    state.raw_keys.commit(ws.index_k.rows(w));
+
+  const std::size_t visible = pass.position + w, ratio = sz(shape.indexer_ratio);
+  if (sparse) {
+    if (visible / ratio > sz(shape.indexer_blocks())) {
+      ops.matmul(weights.indexer_q, m, ws.index_q.rows(w));
+      ops.norm_rope(ws.index_q.rows(w), index_heads, index_dim, index_dim, params.index_q_norm.data(), eps, pass.rope,
+                    ws.index_q_rot.rows(w));
+    }
+    ops.select_positions(ws.index_q_rot.rows(w), index_heads,
+                         ConstRows(state.pooled.data(), visible / ratio, index_dim), pass.position, ratio,
+                         sz(shape.indexer_blocks()), ws.lists(w));
+  } else {
+    ws.reserve_positions(ws.max_rows, visible);
+    ops.all_positions(pass.position, ws.lists(w));
+  }
+  const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
+  const ConstRows gate(ws.q_gate.rows(w).data + dim, w, 2 * heads * dim - dim, 2 * heads * dim);
+  ops.attention(ws.q_rot.rows(w), kv, ws.lists(w), scale, gate, 2 * dim, ws.attn_out.rows(w));
+  ops.matmul(weights.out, pass.activation("attention output", ws.attn_out.rows(w), {&weights.out}), ws.block.rows(w));
+}
+
+void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
+  Ops& ops = pass.ops;
+  Workspace& ws = pass.ws;
+  const ModelShape& shape = pass.shape;
+  const PleWeights& weights = *params.w->ple;
+  const std::size_t w = pass.rows, streams = sz(shape.streams);
+  const float eps = shape.norm_eps;
+
+  const Activation e = pass.activation("n-gram embedding", ws.ngram.rows(w), {&weights.key, &weights.value});
+  ops.matmul(weights.key, e, ws.wide_b.rows(w));
+  ops.matmul(weights.value, e, ws.mixed.rows(w));
+  ops.rms_norm(ws.wide_b.rows(w), streams, params.ple_key.data(), eps, ws.wide_b.rows(w));
+  ops.rms_norm(ws.x.rows(w), streams, params.ple_query.data(), eps, ws.wide_a.rows(w));
+  ops.ple_gate(ws.wide_b.rows(w), ws.wide_a.rows(w), ws.mixed.rows(w), shape.streams, ws.normed.rows(w));
+  const Rows gated = ws.normed.rows(w), conv_in = ws.wide_a.rows(w), conv_out = ws.wide_b.rows(w);
+  ops.rms_norm(gated, streams, params.ple_norm_conv.data(), eps, conv_in);
+  ops.causal_conv(history.committed(), conv_in,
+                  ConstRows(params.ple_conv.data(), sz(shape.ple_conv), sz(shape.wide())), sz(shape.ngram_size),
+                  conv_out);
+  if (pass.mode == PassMode::kWindow)
+    history.log(conv_in);
+  else
+    history.commit(conv_in);
+  ops.add2(ws.x.rows(w), gated, conv_out);
+}
+
+void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, AttentionLayerState* attention,
+               bool sparse) {
+  Workspace& ws = pass.ws;
+  const std::size_t w = pass.rows;
+  const int streams = pass.shape.streams;
+  if (params.w->ple) ple(pass, params, pass.state.ple_conv);
+
+  hc_read(pass, "hc_attn", params.hc_attn);
+  pass.show("hc_attn_mixed", ws.mixed.rows(w));
+  pass.show("attn_inject", ws.inject.rows(w));
+  if (gdn != nullptr)
+    gdn_mixer(pass, params, *gdn);
+  else
+    attention_mixer(pass, params, *attention, sparse);
+  pass.show("attn_out", ws.block.rows(w));
+  pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);
+
+  hc_read(pass, "hc_ffn", params.hc_ffn);
+  pass.show("hc_ffn_mixed", ws.mixed.rows(w));
+  moe(pass, params.w->moe);
+  pass.show("ffn_out", ws.block.rows(w));
+  pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);
+  pass.show("last", ws.x.rows(w));
+}
+
+}  // namespace tandem

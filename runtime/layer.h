@@ -1,0 +1,66 @@
+// One layer of the model as named stages; the trunk and the draft block share it.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "runtime/pipeline.h"
+#include "runtime/workspace.h"
+
+namespace tandem {
+
+// The small float vectors of a layer, decoded once (norms, convolution taps transposed to [taps, channels], gates).
+struct HcParams {
+  const HcWeights* w = nullptr;
+  std::vector<float> gamma;
+};
+struct LayerParams {
+  const LayerWeights* w = nullptr;
+  HcParams hc_attn, hc_ffn;
+  std::vector<float> gdn_conv, dt_bias, a, gdn_norm;              // GDN
+  std::vector<float> q_norm, k_norm, index_q_norm, index_k_norm;  // attention
+  std::vector<float> ple_key, ple_query, ple_norm_conv, ple_conv; // n-gram layer
+};
+std::vector<float> decode_floats(const WeightView& w);
+HcParams make_hc_params(const HcWeights& w);
+LayerParams make_layer_params(const LayerWeights& w);
+
+// What the stages of one pass share.
+struct Pass {
+  Ops& ops;
+  Workspace& ws;
+  const ModelShape& shape;
+  SequenceState& state;
+  const StageTap& tap;
+  std::size_t position;  // of the first row
+  std::size_t rows;
+  PassMode mode;
+  RopeView rope;
+  int layer = -1;
+
+  void show(std::string_view stage, ConstRows x) const {
+    if (tap) tap(stage, layer, position, x);
+  }
+  // x as the input of the given matrices: quantised when one of them is a block format. Uses the one quantised buffer,
+  // so the previous activation ends here. Throws InputError when x holds a non-finite value.
+  Activation activation(std::string_view stage, ConstRows x, std::initializer_list<const WeightView*> matrices) const;
+};
+
+// Cosines and sines of `rows` positions first, first + step, ... in double, rounded once.
+RopeView fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin);
+
+// READ (spec 2.2): ws.x -> ws.mixed, and ws.inject where the module has inject weights.
+void hc_read(const Pass& pass, std::string_view stage, const HcParams& params);
+// The mixers: ws.mixed -> ws.block.
+void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state);
+void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayerState& state, bool sparse);
+// Routed and shared experts (spec 6): ws.mixed -> ws.block.
+void moe(const Pass& pass, const MoeWeights& weights);
+// The n-gram embedding of the PLE layer (spec 3): adds to ws.x. ws.ngram holds the gathered rows.
+void ple(const Pass& pass, const LayerParams& params, RowHistory& history);
+
+// A whole layer: ws.x -> ws.x. `attention` is the state of an attention layer, `gdn` that of a GDN layer.
+void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, AttentionLayerState* attention,
+               bool sparse);
+
+}  // namespace tandem

@@ -1,0 +1,158 @@
+// The command line: parses, wires a machine to a command, and turns every failure into one line and an exit code.
+//   0    done
+//   1    an unexpected failure of the system
+//   2    wrong input: a flag, a file, a prompt (InputError)
+//   130  stopped by Ctrl-C
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <clocale>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <new>
+#include <string>
+#include <vector>
+
+#include "cpu/cpu_ops.h"
+#include "gpu/gpu_ops.h"
+#include "runtime/check.h"
+#include "runtime/cmd_inspect.h"
+#include "runtime/cmd_eval.h"
+#include "runtime/cmd_run.h"
+#include "runtime/output.h"
+#include "runtime/suggest.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kExitInput = 2;
+
+void require_cpu() {
+  __builtin_cpu_init();
+  std::string missing;
+  const auto need = [&missing](bool present, const char* name) {
+    if (!present) missing += missing.empty() ? name : std::string(", ") + name;
+  };
+  need(__builtin_cpu_supports("avx2") != 0, "AVX2");
+  need(__builtin_cpu_supports("fma") != 0, "FMA");
+  need(__builtin_cpu_supports("f16c") != 0, "F16C");
+  if (missing.empty()) return;
+  fail_input(
+      "processor: expected AVX2, FMA and F16C (Intel from 2013, AMD from 2015 on), found one without {}. Fix: use "
+      "another machine, or let the virtual machine pass these features through",
+      missing);
+}
+
+// The number N of "cuda:N", or -1.
+int cuda_device(const std::string& name) {
+  constexpr std::string_view kPrefix = "cuda:";
+  const std::string digits = name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : std::string{};
+  if (digits.empty() || digits.size() > 3 || digits.find_first_not_of("0123456789") != std::string::npos) return -1;
+  return std::stoi(digits);
+}
+
+std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
+  if (options.device == "cpu") return make_cpu_ops(options.workers);
+  std::string why_not;
+  if (options.device == "auto") {
+    if (auto gpu = make_gpu_ops(0, &why_not)) return gpu;
+    std::error_code ignored;
+    if (std::filesystem::exists("/proc/driver/nvidia/version", ignored)) {
+      write_stderr(fmt::format("tandem: note: there is an NVIDIA card, but {}; running on the CPU\n", why_not));
+    }
+    return make_cpu_ops(options.workers);
+  }
+  const int device = cuda_device(options.device);
+  if (device < 0) fail_input("--device: expected auto, cpu or cuda:N, found \"{}\"", options.device);
+  auto gpu = make_gpu_ops(device, &why_not);
+  if (!gpu) fail_input("--device {}: expected a usable GPU, but {}. Fix: --device cpu", options.device, why_not);
+  return gpu;
+}
+
+// The subcommand that was being parsed, or the program itself.
+const CLI::App& parsed_app(const CLI::App& app) {
+  const std::vector<CLI::App*> chosen = app.get_subcommands();
+  return chosen.empty() ? app : *chosen.front();
+}
+
+// One line for a command line that cannot be read, with the nearest name when a name is wrong.
+std::string describe(const CLI::ParseError& error, const CLI::App& app) {
+  const CLI::App& command = parsed_app(app);
+  const std::string help = &command == &app ? "tandem --help" : "tandem " + command.get_name() + " --help";
+  const std::vector<std::string> extras = command.remaining();
+  const auto* extra_error = dynamic_cast<const CLI::ExtrasError*>(&error);
+  if (extra_error == nullptr || extras.empty()) return fmt::format("{} (see {})", error.what(), help);
+
+  const std::string given = extras.front().substr(0, extras.front().find('='));
+  std::vector<std::string> names;
+  if (given.starts_with("-")) {
+    for (const CLI::Option* option : command.get_options()) {
+      for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+    }
+  } else if (&command == &app) {
+    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  }
+  const std::string kind = given.starts_with("-") ? "flag" : &command == &app ? "command" : "argument";
+  const std::string near = nearest_name(given, names);
+  return fmt::format("unknown {} {}{} (see {})", kind, given, near.empty() ? "" : "; did you mean " + near + "?", help);
+}
+
+int run_command_line(int argc, char** argv) {
+  CLI::App app("Tandem runs Qwen3.8-Flash-Next (GGUF) on one consumer card and the CPU beside it.", "tandem");
+  app.footer(
+      "Examples:\n"
+      "  tandem chat model.gguf\n"
+      "  tandem run model.gguf -p 'What is the capital of France?'\n"
+      "  tandem inspect model.gguf\n"
+      "`tandem COMMAND --help` lists the flags of a command.");
+  app.set_version_flag("--version", "tandem " TANDEM_VERSION);
+  app.require_subcommand(0, 1);
+
+  const OpsFactory factory = make_ops;
+  std::function<int()> action;
+  add_run_command(app, factory, action);
+  add_eval_command(app, factory, action);
+  InspectOptions inspect;
+  add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {  // --help, --version
+    return app.exit(request);
+  } catch (const CLI::ParseError& error) {
+    fail_input("{}", describe(error, app));
+  }
+  if (!action) {
+    write_stdout(app.help());
+    return 0;
+  }
+  require_cpu();
+  return action();
+}
+
+int guarded(int argc, char** argv) {
+  try {
+    return run_command_line(argc, argv);
+  } catch (const OutputClosed&) {
+    return 0;
+  } catch (const InputError& error) {
+    write_stderr(fmt::format("tandem: error: {}\n", error.what()));
+    return kExitInput;
+  } catch (const std::bad_alloc&) {
+    write_stderr("tandem: error: memory: expected more of it, found none left. Fix: a smaller --context or model\n");
+    return kExitInput;
+  } catch (const std::exception& error) {
+    write_stderr(fmt::format("tandem: error: {}\n", error.what()));
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace tandem
+
+int main(int argc, char** argv) {
+  // Character widths for line editing. Only this category: numbers keep their C form everywhere.
+  if (std::setlocale(LC_CTYPE, "") == nullptr || MB_CUR_MAX < 4) std::setlocale(LC_CTYPE, "C.UTF-8");
+  tandem::ignore_broken_pipes();
+  return tandem::guarded(argc, argv);
+}

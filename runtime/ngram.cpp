@@ -1,0 +1,52 @@
+#include "runtime/ngram.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+namespace tandem {
+
+void ngram_rows(const ModelShape& shape, std::span<const TokenId> context, std::span<std::uint64_t> rows) {
+  CHECK(!context.empty() && rows.size() == static_cast<std::size_t>(shape.ple_heads()));
+  const std::size_t orders = static_cast<std::size_t>(shape.ngram_size);
+  const std::size_t per_order = static_cast<std::size_t>(shape.heads_per_ngram);
+  bool cut = false;
+  std::uint64_t mix = 0;
+  for (std::size_t lag = 0; lag < orders; ++lag) {
+    TokenId token = shape.ple_eos;
+    if (lag < context.size()) token = context[context.size() - 1 - lag];
+    if (lag > 0) cut = cut || lag >= context.size() || token == shape.ple_eos;
+    const auto id = static_cast<std::uint64_t>(cut ? shape.ple_eos : token);
+    mix ^= id * shape.ple_multipliers[lag];
+    for (std::size_t g = 0; lag > 0 && g < per_order; ++g) {
+      const std::size_t head = (lag - 1) * per_order + g;
+      rows[head] = mix % shape.ple_vocab_sizes[head] + shape.ple_offsets[head];
+    }
+  }
+}
+
+NgramTable::NgramTable(const ModelShape& shape, const WeightView& table) : shape_(shape), table_(table) {
+  // Rows are read at random and are smaller than a page: without this the kernel reads ahead 128 KiB for each of them.
+  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = (reinterpret_cast<std::uintptr_t>(table.data) + page - 1) / page * page;
+  const auto end = (reinterpret_cast<std::uintptr_t>(table.data) + table.bytes()) / page * page;
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
+}
+
+void NgramTable::gather(std::span<const TokenId> before, std::span<const TokenId> tokens, Rows out) const {
+  std::vector<TokenId> context(before.begin(), before.end());
+  context.insert(context.end(), tokens.begin(), tokens.end());
+  std::vector<std::uint64_t> rows(static_cast<std::size_t>(shape_.ple_heads()));
+  for (std::size_t t = 0; t < tokens.size(); ++t) {
+    const std::size_t end = before.size() + t + 1;
+    const std::size_t first = end - std::min(end, static_cast<std::size_t>(shape_.ngram_size));
+    ngram_rows(shape_, std::span<const TokenId>(context).subspan(first, end - first), rows);
+    for (std::size_t h = 0; h < rows.size(); ++h) {
+      CHECK(rows[h] < table_.rows, "n-gram row {} of {}", rows[h], table_.rows);
+      dequantize_row(table_.type, table_.row(rows[h]), table_.cols, out.row(t) + h * table_.cols);
+    }
+  }
+}
+
+}  // namespace tandem

@@ -1,0 +1,181 @@
+// Every operation of the model, one pure virtual each. What an operation computes, to the bit, is docs/numerics.md
+// (R1 to R9); the declarations below give formula, shapes and requirements. All operations are row pure: the result
+// for a row depends on that row and on the state left by earlier tokens, never on how many rows are run together.
+//
+// Implementations: cpu/ReferenceOps (scalar, reads like the contract), cpu/CpuOps (fast), gpu/GpuOps.
+// REQUIRES, everywhere: outputs do not overlap inputs unless said otherwise; row counts of all arguments agree.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/model.h"
+#include "runtime/tensor.h"
+
+namespace tandem {
+
+// Activations quantised by R2 in blocks of 32: x ~ d * q, s = sum of q over each half block of 16.
+struct QuantRows {
+  std::int8_t* q = nullptr;   // [rows, cols]
+  float* d = nullptr;         // [rows, cols / 32]
+  std::int32_t* s = nullptr;  // [rows, cols / 16]
+  std::size_t rows = 0;
+  std::size_t cols = 0;
+
+  explicit operator bool() const { return q != nullptr; }
+  const std::int8_t* q_row(std::size_t r) const { return q + r * cols; }
+  const float* d_row(std::size_t r) const { return d + r * (cols / 32); }
+  const std::int32_t* s_row(std::size_t r) const { return s + r * (cols / 16); }
+  QuantRows slice(std::size_t first, std::size_t count) const {
+    return {q + first * cols, d + first * (cols / 32), s + first * (cols / 16), count, cols};
+  }
+};
+
+// Input of a matrix product: the float rows, and their quantised form where any consumer is a block format.
+struct Activation {
+  ConstRows x;
+  QuantRows q;
+
+  Activation row(std::size_t r) const { return {x.slice(r, 1), q ? q.slice(r, 1) : QuantRows{}}; }
+};
+
+// KV storage of one attention layer: position-major rows of kv_heads * head_dim values.
+enum class KvType : std::uint8_t { kF32, kF16 };
+struct KvView {
+  KvType type = KvType::kF16;
+  void* k = nullptr;
+  void* v = nullptr;
+  std::size_t kv_heads = 0;
+  std::size_t head_dim = 0;
+  std::size_t capacity = 0;  // positions
+  std::size_t width() const { return kv_heads * head_dim; }
+};
+
+// Cosines and sines of the window's positions: [rows, rope_dims / 2] each, computed in double (R6).
+struct RopeView {
+  ConstRows cos, sin;
+};
+
+// The positions that one query row attends to, ascending: row r holds count[r] entries.
+struct AttendLists {
+  std::int32_t* positions = nullptr;  // [rows, stride]
+  std::int32_t* count = nullptr;      // [rows]
+  std::size_t rows = 0;
+  std::size_t stride = 0;
+};
+
+// Router result: experts of each row by falling probability, weights that sum to 1.
+struct Routes {
+  std::int32_t* expert = nullptr;  // [rows, used]
+  float* weight = nullptr;         // [rows, used]
+  std::size_t rows = 0;
+  std::size_t used = 0;
+};
+
+// One Gated DeltaNet layer over a window (see Ops::gdn_scan).
+struct GdnScan {
+  std::size_t key_heads = 0, value_heads = 0, dim = 0;
+  float* state = nullptr;  // [value_heads, dim (key), dim (value)], updated in place
+  // Rows accepted from the previous window, folded into the state first: k [n, key_heads*dim], u [n, value_heads*dim],
+  // decay [n, value_heads].
+  ConstRows replay_k, replay_u, replay_decay;
+  ConstRows q, k;         // [w, key_heads*dim], normalised
+  ConstRows v;            // [w, value_heads*dim]
+  ConstRows decay, beta;  // [w, value_heads]
+  Rows out;               // [w, value_heads*dim]
+  Rows log_u;             // [w, value_heads*dim] or empty. Given: the new rows are only logged, `state` keeps the rows
+                          // of the replay. Empty: the state advances over the new rows.
+};
+
+class Ops {
+ public:
+  virtual ~Ops() = default;
+  virtual std::string describe() const = 0;  // machine, instruction set, workers
+
+  // ---- products ---------------------------------------------------------------------------------------------------
+  // R2. Returns the first row that holds a non-finite value, or -1. A block whose 127/amax overflows (amax below
+  // 3.8e-37) is written as zero. REQUIRES cols % 32 == 0.
+  virtual std::int64_t quantize(ConstRows x, QuantRows q) = 0;
+  // y = (W x) * W.scale, x [w, K], y [w, N]. Block formats: R3 with R4 over a.q. Float formats: float dot of a.x
+  // (R4 for floats: 32 lanes by index mod 32, fma in ascending order inside a segment of 256, tree over segments,
+  // tree over lanes).
+  virtual void matmul(const WeightView& w, const Activation& a, Rows y) = 0;
+
+  // ---- norms ------------------------------------------------------------------------------------------------------
+  // Per group g of n = cols / groups values: y = (x * (1 / sqrt(sum x^2 / n + eps))) * gamma[column].
+  // gamma has cols values. y may be x.
+  virtual void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) = 0;
+  // Per head of `dim` values: y = (x * (1 / sqrt(sum x^2 + eps))) * scale. y may be x.
+  virtual void l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) = 0;
+  // Per head: RMS norm over dim values with the shared gamma[dim], then rotation of the first 2 * rope.cos.cols values
+  // in pairs (i, i + half): x_i' = fma(-x_j, sin, x_i cos), x_j' = fma(x_i, sin, x_j cos). The head h of a row of x
+  // starts at h * head_stride. y [w, heads * dim].
+  virtual void norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
+                         float eps, const RopeView& rope, Rows y) = 0;
+
+  // ---- hyper-connections (spec 2) -----------------------------------------------------------------------------------
+  // lo = silu(lo / streams), in place.
+  virtual void hc_low(Rows lo, int streams) = 0;
+  // mixed[j] = (sum_s sigmoid(gate[s,j]) * normed[s,j]) / streams, fma in stream order from 0. normed, gate [w, D].
+  virtual void hc_mix(ConstRows normed, ConstRows gate, int streams, Rows mixed) = 0;
+  // X[s,j] = fma(2 * sigmoid(inject[s] / streams), y[j], X[s,j]). X [w, D], y [w, d], inject [w, streams].
+  virtual void hc_write(Rows x, ConstRows y, ConstRows inject, int streams) = 0;
+
+  // ---- convolution, GDN (spec 4) ------------------------------------------------------------------------------------
+  // z = history ++ x; y[t,c] = silu(sum_k weights[k,c] * z[t + k*dilation, c]), fma from 0, oldest tap first.
+  // history [(taps-1)*dilation, C], weights [taps, C].
+  virtual void causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) = 0;
+  // decay = exp(a * softplus(alpha + dt_bias)), beta = sigmoid(beta_logit), per value head; in place.
+  virtual void gdn_gates(Rows alpha, Rows beta, const float* dt_bias, const float* a) = 0;
+  // Per value head h with key head h mod key_heads, for each row in order (sequential in every mode, R7):
+  //   S[i,j] = decay * S[i,j];  u[j] = beta * (v[j] - sum_i S[i,j] k[i]);  S[i,j] = fma(k[i], u[j], S[i,j]);
+  //   out[j] = sum_i S[i,j] q[i]
+  // Sums over i: fma in ascending order inside segments of 32, tree over segments. Replayed rows do the first and the
+  // third step with their logged u.
+  virtual void gdn_scan(const GdnScan& scan) = 0;
+  // r = (o * (1 / sqrt(mean o^2 + eps))) * norm[dim] * sigmoid(z), per head. r may be o.
+  virtual void gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) = 0;
+
+  // ---- QSA attention (spec 5) ---------------------------------------------------------------------------------------
+  // Stores the window's keys and values at positions position .. position + w - 1.
+  virtual void kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) = 0;
+  // y[b] = (x[b*ratio] + x[b*ratio + 1] + ...) / ratio. y [blocks, dim].
+  virtual void mean_pool(ConstRows x, std::size_t ratio, Rows y) = 0;
+  // Row r sees positions 0 .. position + r. With nb complete blocks of `ratio` among them: if nb <= blocks every
+  // position; else the `blocks` blocks of the highest score sum_h relu(q_h . pooled_b) (heads in order; ties to the
+  // lower block), and the incomplete tail. REQUIRES finite scores (an error otherwise).
+  virtual void select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position,
+                                std::size_t ratio, std::size_t blocks, AttendLists lists) = 0;
+  // Row r attends to everything: positions 0 .. position + r.
+  virtual void all_positions(std::size_t position, AttendLists lists) = 0;
+  // Per row and head (kv head = h / (heads / kv_heads)) over the listed positions p_0 < p_1 < ...:
+  //   s_i = (q . k_i) * scale; m = max s_i; e_i = exp(s_i - m); o = (sum e_i v_i) / (sum e_i)
+  // both sums sequential inside segments of 64 list entries, tree over segments; o *= sigmoid(gate_h).
+  // gate: head h of row r starts at h * gate_stride.
+  virtual void attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
+                         std::size_t gate_stride, Rows out) = 0;
+
+  // ---- experts (spec 6, R5) -----------------------------------------------------------------------------------------
+  // The `used` experts of the highest logits (ties to the lower index), weight = e_k / sum e with e = exp(logit - max),
+  // summed in rank order. Returns the first row with a NaN logit, or -1.
+  virtual std::int64_t route(ConstRows logits, Routes routes) = 0;
+  // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d].
+  virtual void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) = 0;
+  // y = down(quantised(silu(gate x) * (up x))). y [w, d].
+  virtual void ffn(const ExpertWeights& weights, const Activation& a, Rows y) = 0;
+  // out = fma over k in rank order of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out).
+  virtual void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) = 0;
+
+  // ---- n-gram embedding (spec 3.3, 3.4) -------------------------------------------------------------------------------
+  // Per stream c: s = (key_c . query_c) / sqrt(d); gv_c = sigmoid(sign(s) * sqrt(max(|s|, 1e-6))) * value.
+  // key, query, gv [w, D] (normed), value [w, d].
+  virtual void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) = 0;
+  // x = (x + a) + b, in place.
+  virtual void add2(Rows x, ConstRows a, ConstRows b) = 0;
+  // Every stream of x [w, streams * d] becomes a [w, d]; and every stream becomes stream + a.
+  virtual void tile_streams(ConstRows a, int streams, Rows x) = 0;
+  virtual void add_streams(Rows x, ConstRows a, int streams) = 0;
+};
+
+}  // namespace tandem

@@ -1,0 +1,76 @@
+// The trunk from token ids to logits: embed, layers, final mixer, head. One call runs any number of rows; the logits of
+// a row do not depend on how the rows were cut into calls (docs/numerics.md, L1).
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "runtime/model.h"
+#include "runtime/ops.h"
+#include "runtime/sequence_state.h"
+
+namespace tandem {
+
+enum class PassMode {
+  kCommit,  // the rows are final
+  kWindow,  // at most kMaxWindow rows; SequenceState::keep must follow before the next pass
+};
+enum class LogitRows { kNone, kLast, kAll };
+
+// Called with every named intermediate result of a pass, when set: stage name, layer (-1 outside), first position.
+using StageTap = std::function<void(std::string_view stage, int layer, std::size_t position, ConstRows rows)>;
+
+struct PassOutput {
+  ConstRows logits;  // rows asked for, [rows, vocab]; valid until the next pass
+  ConstRows wide;    // [rows of the pass, D], the wide residual before the final mixer (input of the MTP head)
+};
+
+class Pipeline {
+ public:
+  // max_rows bounds the rows of one pass (prefill chunk); all work memory is reserved here.
+  Pipeline(const Model& model, Ops& ops, std::size_t max_rows);
+  ~Pipeline();
+
+  // Runs `tokens` at the end of the sequence. REQUIRES 0 < tokens.size() <= max_rows(), room in the state, no open
+  // window, ids inside the vocabulary. Throws InputError when a layer produces non-finite values (damaged weights).
+  PassOutput forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits);
+
+  // forward in chunks, committing; on_rows (may be empty) sees the logits of every row in order, or only of the last
+  // row of all when `logits` is kLast. Returns false when `cancelled` (may be empty) asked to stop between chunks.
+  bool prefill(SequenceState& state, std::span<const TokenId> tokens, std::size_t chunk, LogitRows logits,
+               const std::function<void(std::size_t first_position, const PassOutput&)>& on_rows,
+               const std::function<bool()>& cancelled = {});
+
+  std::size_t max_rows() const;
+  const Model& model() const;
+  Ops& ops();
+  void set_tap(StageTap tap);
+
+ private:
+  friend class MtpHead;
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+enum class MtpNorm { kFull, kPerStream };    // hidden norm: one statistic over all streams, or one per stream
+enum class MtpAttention { kSparse, kDense };
+
+// The draft head (spec/model.md section 7): row j takes the wide residual of position j and token j + 1, and predicts
+// token j + 2.
+class MtpHead {
+ public:
+  MtpHead(Pipeline& pipeline, MtpNorm norm, MtpAttention attention);
+  ~MtpHead();
+  // Runs rows at the end of the MTP cache; in window mode state.mtp.keep must follow (several passes may share one
+  // window of kMaxWindow rows: chained drafts). Output: draft logits and the wide output, valid until the next pass.
+  PassOutput forward(SequenceState& state, ConstRows wide, std::span<const TokenId> next, PassMode mode,
+                     LogitRows logits);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,56 @@
+#include "runtime/progress.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "runtime/environment.h"
+#include "runtime/output.h"
+
+namespace tandem {
+
+Progress::Progress(std::string label, std::string unit)
+    : label_(std::move(label)),
+      unit_(std::move(unit)),
+      enabled_(terminal_can_move(STDERR_FILENO)),
+      start_(std::chrono::steady_clock::now()),
+      last_drawn_(start_) {}
+
+Progress::~Progress() {
+  clear();
+}
+
+void Progress::update(std::size_t done, std::size_t total) {
+  const auto now = std::chrono::steady_clock::now();
+  if (!enabled_ || now - start_ < kDelay || now - last_drawn_ < std::chrono::milliseconds(100)) return;
+  last_drawn_ = now;
+  drawn_ = true;
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  // One column stays free: some terminals wrap a line that fills the last one.
+  const int width = terminal_width(STDERR_FILENO) - 1;
+  write_stderr(fmt::format("\r{}\x1b[K", render(label_, unit_, done, total, seconds, width)));
+}
+
+void Progress::clear() {
+  if (drawn_) write_stderr("\r\x1b[K");
+  drawn_ = false;
+}
+
+std::string Progress::render(const std::string& label, const std::string& unit, std::size_t done, std::size_t total,
+                             double seconds, int width) {
+  const double rate = seconds > 0.0 ? static_cast<double>(done) / seconds : 0.0;
+  const std::string numbers = fmt::format("{}/{} {}, {:.0f}/s", done, total, unit, rate);
+  const auto columns = static_cast<std::size_t>(std::max(width, 0));
+  std::string text = label + " ";
+  const std::size_t fixed = text.size() + numbers.size() + 3;
+  if (columns >= fixed + 10) {
+    const std::size_t cells = std::min<std::size_t>(columns - fixed, 40);
+    const std::size_t filled = total == 0 ? cells : std::min(cells, cells * done / total);
+    text += fmt::format("[{:#<{}}{:.<{}}] ", "", filled, "", cells - filled);
+  }
+  text += numbers;
+  return text.substr(0, columns);
+}
+
+}  // namespace tandem

@@ -1,0 +1,75 @@
+// From a row of logits to a token: penalties, temperature, filters, then the largest logit plus counter-based noise.
+//
+// A sampled token is a pure function of (logits, prefix, settings): nothing is remembered between calls, so the same
+// place asked again, by a draft, after an undo or in another run, gives the same token (docs/numerics.md, R8).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "runtime/tokenizer.h"
+
+namespace tandem {
+
+// The neutral values switch a step off. Steps run in this order:
+//   1 repetition penalty r: the logit of every token in the window, prompt included, is divided by r when positive and
+//     multiplied by r otherwise. Window: the last `penalty_window` tokens of the prefix, 0 = all of it.
+//   2 presence penalty p: subtracted from the logit of every token that the present answer already holds (in the same
+//     window). The prompt does not count: this is what published recommendations for it were made with.
+//   3 temperature T: score = logit / T. T = 0 stops here: the largest logit wins.
+//   4 top_k: the k best scores stay, 0 = all.
+//   5 top_p: the smallest set of best tokens whose softmax (over what is left) reaches top_p stays.
+//   6 min_p: tokens with at least min_p times the probability of the best one stay.
+struct SamplerSettings {
+  float temperature = 1.0F;
+  int top_k = 0;
+  float top_p = 1.0F;
+  float min_p = 0.0F;
+  float presence_penalty = 0.0F;
+  float repetition_penalty = 1.0F;
+  std::size_t penalty_window = 1024;
+  std::uint64_t seed = 0;
+};
+
+// Throws InputError naming the setting, its range and the value found.
+void check_settings(const SamplerSettings& settings);
+
+struct Candidate {
+  TokenId id;
+  float score;  // penalised logit / T
+};
+
+class Sampler {
+ public:
+  explicit Sampler(const SamplerSettings& settings);  // throws like check_settings
+
+  // The token that follows `prefix`; prefix[answer_start..] is the present answer. Ties go to the lower id.
+  // Throws InputError when a logit is NaN or +infinity, or when all are -infinity. REQUIRES logits not empty,
+  // answer_start <= prefix.size(), ids of the prefix below logits.size().
+  TokenId sample(std::span<const float> logits, std::span<const TokenId> prefix, std::size_t answer_start);
+
+  // The survivors of steps 1 to 6, in no particular order; valid until the next call. REQUIRES temperature > 0.
+  std::span<const Candidate> filter(std::span<const float> logits, std::span<const TokenId> prefix,
+                                    std::size_t answer_start);
+
+  const SamplerSettings& settings() const { return settings_; }
+
+ private:
+  std::span<const float> penalise(std::span<const float> logits, std::span<const TokenId> prefix,
+                                  std::size_t answer_start);
+  void collect_top_k(std::span<const float> logits);
+  void keep_top_p();
+  void keep_min_p();
+
+  SamplerSettings settings_;
+  std::vector<float> penalised_;
+  std::vector<TokenId> seen_;
+  std::vector<Candidate> candidates_;
+};
+
+// The index of the largest value, ties to the lower index. Throws InputError like Sampler::sample.
+TokenId argmax_token(std::span<const float> logits);
+
+}  // namespace tandem

@@ -1,0 +1,137 @@
+// Everything one sequence leaves behind: KV, pooled and raw indexer keys, GDN states, convolution histories, the token
+// history, MTP caches, the position.
+//
+// A pass either commits its rows, or opens a window: up to kMaxWindow rows whose effect is only logged. keep(a) then
+// keeps the first a of them, exactly as if the others had never been run (spec/model.md section 8 of the design: the
+// delta-rule state is not copied; the accepted rows' (k, u, decay) are folded into it by the next pass).
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "placement/model_shape.h"
+#include "runtime/ops.h"
+#include "runtime/tokenizer.h"
+
+namespace tandem {
+
+inline constexpr std::size_t kMaxWindow = 16;
+
+// Zero-initialised storage whose pages are only touched when used (a 262,144-position cache costs nothing until filled).
+template <typename T>
+class LazyArray {
+ public:
+  LazyArray() = default;
+  explicit LazyArray(std::size_t n) : data_(static_cast<T*>(std::calloc(n == 0 ? 1 : n, sizeof(T))), &std::free), n_(n) {
+    CHECK(data_ != nullptr, "cannot reserve {} bytes", n * sizeof(T));
+  }
+  T* data() const { return data_.get(); }
+  std::size_t size() const { return n_; }
+
+ private:
+  std::unique_ptr<T[], void (*)(void*)> data_{nullptr, &std::free};
+  std::size_t n_ = 0;
+};
+
+// The last `depth` committed rows of a [*, width] stream, plus the rows of an open window.
+class RowHistory {
+ public:
+  RowHistory() = default;
+  RowHistory(std::size_t depth, std::size_t width);
+  ConstRows committed() const;      // [depth, width], oldest first, zeros before the sequence start
+  void commit(ConstRows x);         // append for good
+  void log(ConstRows x);            // append to the open window
+  void keep(std::size_t rows);      // close the window: commit its first rows, drop the rest
+  std::size_t pending() const { return pending_; }
+  // Row `back` rows before the next one to be appended (1 = the last one), window included. REQUIRES back <= depth +
+  // pending.
+  const float* back(std::size_t back) const;
+  std::span<float> raw() { return rows_; }
+  std::size_t depth() const { return depth_; }
+  std::size_t width() const { return width_; }
+
+ private:
+  std::size_t depth_ = 0, width_ = 0, pending_ = 0;
+  std::vector<float> rows_;    // [depth]
+  std::vector<float> window_;  // [kMaxWindow]
+};
+
+struct GdnLayerState {
+  std::vector<float> s;  // [value_heads, dim, dim]
+  RowHistory conv;       // pre-convolution qkv rows
+  // Log of the last window; the first `replay` rows are accepted and not yet folded into s.
+  std::vector<float> log_k, log_u, log_decay;
+  std::size_t logged = 0, replay = 0;
+};
+
+struct AttentionLayerState {
+  LazyArray<std::uint8_t> k, v;  // [context, kv width] in the KV type
+  LazyArray<float> pooled;       // [context / ratio, indexer_dim], normed and rotated
+  RowHistory raw_keys;           // the raw indexer keys of the open block and of the window
+};
+
+struct StateOptions {
+  std::size_t context = 4096;  // positions
+  KvType kv = KvType::kF16;
+};
+
+class SequenceState {
+ public:
+  SequenceState(const ModelShape& shape, const StateOptions& options);
+
+  std::size_t position() const { return tokens_.size(); }           // committed tokens
+  std::size_t context() const { return options_.context; }
+  std::size_t room() const { return options_.context - position(); }
+  std::span<const TokenId> tokens() const { return tokens_; }       // committed tokens, oldest first
+  std::size_t pending() const { return pending_.size(); }           // rows of the open window
+  const StateOptions& options() const { return options_; }
+
+  // Closes the open window: the first `rows` rows stay, the rest never were. REQUIRES rows <= pending().
+  void keep(std::size_t rows);
+  void reset();  // back to an empty sequence
+
+  // A point to return to: recurrent parts are copied, cached rows are not (they stay valid while the sequence only
+  // grows). rewind() restores it. REQUIRES no open window; the checkpoint was taken from this object at a position <=
+  // the present one and no rewind to an earlier position happened in between.
+  class Checkpoint;
+  std::shared_ptr<const Checkpoint> checkpoint() const;
+  void rewind(const Checkpoint& checkpoint);
+  static std::size_t checkpoint_position(const Checkpoint& checkpoint);
+  std::size_t checkpoint_bytes() const;
+
+  // Versioned, checksummed file (docs/formats.md, "State file"), written to a temporary name, synced and renamed.
+  // REQUIRES no open window. restore() throws InputError for a damaged or truncated file, another version, another
+  // model (fingerprint) or other settings (KV type), or a context too small; the state is then unchanged.
+  void save(const std::filesystem::path& path, std::uint64_t model_fingerprint) const;
+  void restore(const std::filesystem::path& path, std::uint64_t model_fingerprint);
+
+  // ---- used by the pipeline ------------------------------------------------------------------------------------
+  struct MtpState {
+    AttentionLayerState attention;
+    std::size_t rows = 0;     // committed rows
+    std::size_t pending = 0;  // rows of the open draft window
+    void keep(std::size_t n); // as above, for drafts
+  };
+  std::vector<GdnLayerState> gdn;              // by trunk layer; empty entries for attention layers
+  std::vector<AttentionLayerState> attention;  // by trunk layer; empty entries for GDN layers
+  RowHistory ple_conv;
+  MtpState mtp;
+
+  KvView kv_view(const AttentionLayerState& layer) const;
+  void append_committed(std::span<const TokenId> tokens);
+  void append_window(std::span<const TokenId> tokens);
+  // The last `n` tokens before window row `row` (committed, then pending), oldest first; shorter at the start.
+  std::vector<TokenId> history_before(std::size_t n) const;
+  const ModelShape& shape() const { return shape_; }
+
+ private:
+  ModelShape shape_;
+  StateOptions options_;
+  std::vector<TokenId> tokens_, pending_;
+};
+
+}  // namespace tandem

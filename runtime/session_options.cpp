@@ -1,0 +1,106 @@
+#include "runtime/session_options.h"
+
+#include <CLI/CLI.hpp>
+#include <map>
+#include <random>
+
+namespace tandem {
+namespace {
+
+// CLI11 knows no std::optional of float in all its versions; a callback keeps the flag's type in one place.
+template <typename T>
+CLI::Option* add_optional(CLI::App& app, const std::string& name, std::optional<T>& target, const std::string& help,
+                          const std::string& type) {
+  return app
+      .add_option_function<T>(
+          name, [&target](const T& value) { target = value; }, help)
+      ->type_name(type);
+}
+
+}  // namespace
+
+SamplerSettings resolve_sampling(const SamplingChoices& choices, const SamplingHints& hints,
+                                 std::uint64_t random_seed) {
+  SamplerSettings settings;
+  const bool greedy = choices.greedy || choices.temperature == 0.0F;
+  settings.temperature = greedy ? 0.0F : choices.temperature.value_or(hints.temperature);
+  settings.top_k = choices.top_k.value_or(hints.top_k);
+  settings.top_p = choices.top_p.value_or(hints.top_p);
+  settings.min_p = choices.min_p.value_or(hints.min_p);
+  settings.presence_penalty = choices.presence_penalty.value_or(greedy ? 0.0F : hints.presence_penalty);
+  settings.repetition_penalty = choices.repetition_penalty.value_or(1.0F);
+  settings.penalty_window = choices.penalty_window.value_or(settings.penalty_window);
+  settings.seed = choices.seed.value_or(random_seed);
+  check_settings(settings);
+  return settings;
+}
+
+std::uint64_t make_random_seed() {
+  std::random_device device;
+  return device();  // 32 bits: short enough to type in again
+}
+
+void add_engine_flags(CLI::App& app, EngineOptions& options) {
+  app.add_option("MODEL", options.model, "GGUF file, or any shard of a split one")->required()->type_name("");
+  app.add_option("--mtp", options.mtp, "separate GGUF file with the draft head")->type_name("FILE");
+  app.add_flag("!--no-mtp", options.use_mtp, "leave the draft head out");
+  app.add_option("--device", options.device, "auto, cpu or cuda:N (default auto: a GPU if this build can use one)")
+      ->type_name("NAME");
+  app.add_option("--workers", options.workers, "CPU threads, 0 for one per core (default 0)")
+      ->type_name("N")
+      ->check(CLI::Range(0, 4096));
+  app.add_option("--context", options.context,
+                 "positions that a conversation may fill (default 32768, or the model's own limit if smaller)")
+      ->type_name("N")
+      ->check(CLI::Range(std::size_t{16}, std::size_t{1} << 24));
+  app.add_option("--prefill-chunk", options.prefill_chunk,
+                 "prompt tokens per pass; never changes the text (default 512)")
+      ->type_name("N")
+      ->check(CLI::Range(std::size_t{1}, kMaxPrefillChunk));
+  app.add_option("--kv", options.kv, "f16 or f32: how keys and values are kept (default f16)")
+      ->type_name("TYPE")
+      ->transform(CLI::CheckedTransformer(std::map<std::string, KvType>{{"f16", KvType::kF16}, {"f32", KvType::kF32}},
+                                          CLI::ignore_case)
+                      .description(""));
+}
+
+void add_sampling_flags(CLI::App& app, SamplingChoices& choices) {
+  const std::string group = "Sampling (defaults: the model's recommendation)";
+  add_optional(app, "--temperature", choices.temperature, "0 for greedy, else 0.01 to 100", "T")->group(group);
+  add_optional(app, "--top-k", choices.top_k, "keep the K best tokens, 0 for all", "K")->group(group);
+  add_optional(app, "--top-p", choices.top_p, "keep the best tokens that together reach probability P", "P")
+      ->group(group);
+  add_optional(app, "--min-p", choices.min_p, "keep tokens with at least P times the best one's probability", "P")
+      ->group(group);
+  add_optional(app, "--presence-penalty", choices.presence_penalty,
+               "subtracted from the logit of tokens that the answer already holds", "X")
+      ->group(group);
+  add_optional(app, "--repetition-penalty", choices.repetition_penalty,
+               "divides positive, multiplies negative logits of tokens in prompt and answer, 1 for off", "X")
+      ->group(group);
+  add_optional(app, "--penalty-window", choices.penalty_window,
+               "how many of the last tokens penalties look at, 0 for all (default 1024)", "N")
+      ->group(group);
+  add_optional(app, "--seed", choices.seed, "the same seed gives the same text (default: a random one)", "S")
+      ->group(group);
+  app.add_flag("--greedy", choices.greedy, "always the most likely token")->group(group);
+}
+
+void add_chat_flags(CLI::App& app, ChatChoices& choices) {
+  app.add_flag("--think,!--no-think", choices.thinking, "let the model think before it answers (default on)");
+  app.add_option("--reasoning-effort", choices.effort, "low, medium or xhigh, with thinking (default xhigh)")
+      ->type_name("LEVEL");
+  app.add_option("--system", choices.system, "system message")->type_name("TEXT");
+}
+
+void add_length_flags(CLI::App& app, std::size_t& max_tokens, std::vector<std::string>& stop_strings) {
+  app.add_option("--max-tokens", max_tokens, "end the answer after N tokens (default: when the context is full)")
+      ->type_name("N")
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 24));
+  app.add_option("--stop", stop_strings, "end the answer before this text; may be given several times")
+      ->type_name("TEXT")
+      ->take_all()
+      ->expected(1);
+}
+
+}  // namespace tandem

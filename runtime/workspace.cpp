@@ -1,0 +1,80 @@
+#include "runtime/workspace.h"
+
+#include <algorithm>
+
+namespace tandem {
+
+namespace {
+std::size_t sz(std::int64_t n) { return static_cast<std::size_t>(n); }
+}  // namespace
+
+Workspace::Workspace(const ModelShape& shape, std::size_t w, std::size_t context)
+    : max_rows(w),
+      x(w, sz(shape.wide())),
+      normed(w, sz(shape.wide())),
+      wide_a(w, sz(shape.wide())),
+      wide_b(shape.ple_layer >= 0 ? w : 0, sz(shape.wide())),
+      low(w, sz(shape.hc_rank)),
+      mixed(w, sz(shape.hidden)),
+      inject(w, sz(shape.streams)),
+      block(w, sz(shape.hidden)),
+      qkv(w, sz(shape.gdn_conv_width())),
+      conv(w, sz(shape.gdn_conv_width())),
+      z(w, sz(shape.gdn_value_width())),
+      gdn_out(w, sz(shape.gdn_value_width())),
+      qn(w, sz(shape.gdn_key_width())),
+      kn(w, sz(shape.gdn_key_width())),
+      alpha(w, sz(shape.gdn_value_heads)),
+      beta(w, sz(shape.gdn_value_heads)),
+      q_gate(w, sz(2 * shape.heads * shape.head_dim)),
+      q_rot(w, sz(shape.heads * shape.head_dim)),
+      attn_out(w, sz(shape.heads * shape.head_dim)),
+      k(w, sz(shape.kv_heads * shape.head_dim)),
+      k_rot(w, sz(shape.kv_heads * shape.head_dim)),
+      v(w, sz(shape.kv_heads * shape.head_dim)),
+      index_q(w, sz(shape.indexer_heads * shape.indexer_dim)),
+      index_q_rot(w, sz(shape.indexer_heads * shape.indexer_dim)),
+      index_k(w, sz(shape.indexer_dim)),
+      pool_in(w + sz(shape.indexer_ratio), sz(shape.indexer_dim)),
+      pool(w + 1, sz(shape.indexer_dim)),
+      rope_cos(w, sz(shape.rope_dims / 2)),
+      rope_sin(w, sz(shape.rope_dims / 2)),
+      block_cos(w + 1, sz(shape.rope_dims / 2)),
+      block_sin(w + 1, sz(shape.rope_dims / 2)),
+      position_stride(0),
+      router(w, sz(shape.experts)),
+      expert_y(w * sz(shape.experts_used), sz(shape.hidden)),
+      shared(w, sz(shape.hidden)),
+      shared_logit(w, 1),
+      route_expert(w * sz(shape.experts_used)),
+      route_weight(w * sz(shape.experts_used)),
+      ngram(shape.ple_layer >= 0 ? w : 0, sz(shape.ple_width())),
+      concat(shape.mtp_layers > 0 ? w * sz(shape.streams) : 0, sz(2 * shape.hidden)) {
+  const std::size_t widest =
+      std::max({w * sz(shape.wide()), w * sz(shape.gdn_value_width()), w * sz(shape.heads * shape.head_dim),
+                w * sz(shape.ple_width()), w * sz(shape.streams) * 2 * sz(shape.hidden), w * sz(shape.hc_rank)});
+  quant_q_.resize(widest);
+  quant_d_.resize(widest / 32 + 1);
+  quant_s_.resize(widest / 16 + 1);
+  reserve_positions(w, std::min(context, sz(shape.indexer_budget + shape.indexer_ratio)));
+}
+
+void Workspace::reserve_logits(std::size_t rows, std::size_t vocab) {
+  if (rows <= logit_rows_) return;
+  logits = Buffer(rows, vocab);
+  logit_rows_ = rows;
+}
+
+QuantRows Workspace::quant(std::size_t rows, std::size_t cols) {
+  CHECK(rows * cols <= quant_q_.size(), "{} x {} values in {}", rows, cols, quant_q_.size());
+  return {quant_q_.data(), quant_d_.data(), quant_s_.data(), rows, cols};
+}
+
+void Workspace::reserve_positions(std::size_t rows, std::size_t stride) {
+  if (stride <= position_stride) return;
+  position_stride = stride;
+  positions.resize(rows * stride);
+  position_count.resize(rows);
+}
+
+}  // namespace tandem

@@ -1,0 +1,84 @@
+// Work memory of a pass: every intermediate result, sized once for the largest pass.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "placement/model_shape.h"
+#include "runtime/ops.h"
+
+namespace tandem {
+
+// A [rows, cols] float buffer; rows(w) is its first w rows.
+class Buffer {
+ public:
+  Buffer() = default;
+  Buffer(std::size_t rows, std::size_t cols) : cols_(cols), data_(rows * cols) {}
+  Rows rows(std::size_t w) {
+    DCHECK(w * cols_ <= data_.size());
+    return {data_.data(), w, cols_};
+  }
+  // The first w rows seen as [w, cols] with fewer columns (tightly packed).
+  Rows rows(std::size_t w, std::size_t cols) {
+    DCHECK(w * cols <= data_.size());
+    return {data_.data(), w, cols};
+  }
+
+ private:
+  std::size_t cols_ = 0;
+  std::vector<float> data_;
+};
+
+struct Workspace {
+  Workspace(const ModelShape& shape, std::size_t max_rows, std::size_t context);
+
+  std::size_t max_rows;
+  // hyper-connections
+  Buffer x;        // [w, D]     residual streams
+  Buffer normed;   // [w, D]     n of READ; also key / gated value of the n-gram layer
+  Buffer wide_a;   // [w, D]     HC gate logits; query and conv input of the n-gram layer
+  Buffer wide_b;   // [w, D]     n-gram key; conv output
+  Buffer low;      // [w, rank]
+  Buffer mixed;    // [w, d]     input of a block
+  Buffer inject;   // [w, streams] logits
+  Buffer block;    // [w, d]     output of a block
+  // GDN
+  Buffer qkv, conv;          // [w, conv_width]
+  Buffer z, gdn_out;         // [w, value_width]
+  Buffer qn, kn;             // [w, key_width]
+  Buffer alpha, beta;        // [w, value_heads]
+  // attention
+  Buffer q_gate;             // [w, heads * 2 * head_dim]
+  Buffer q_rot, attn_out;    // [w, heads * head_dim]
+  Buffer k, k_rot, v;        // [w, kv_heads * head_dim]
+  Buffer index_q, index_q_rot;           // [w, indexer_heads * indexer_dim]
+  Buffer index_k, pool_in, pool;         // [w (+ ratio), indexer_dim]
+  Buffer rope_cos, rope_sin, block_cos, block_sin;  // [w, rope_dims / 2]
+  std::vector<std::int32_t> positions, position_count;
+  std::size_t position_stride;
+  // experts
+  Buffer router, expert_y, shared, shared_logit;
+  std::vector<std::int32_t> route_expert;
+  std::vector<float> route_weight;
+  // n-gram
+  Buffer ngram;  // [w, ple_width]
+  // head
+  Buffer logits;  // [w, vocab], grown on demand by reserve_logits
+  Buffer concat;  // [w * streams, 2 d], MTP fusion only
+
+  void reserve_logits(std::size_t rows, std::size_t vocab);
+
+  QuantRows quant(std::size_t rows, std::size_t cols);
+  AttendLists lists(std::size_t rows) { return {positions.data(), position_count.data(), rows, position_stride}; }
+  // Makes room for lists of `stride` positions (dense attention over a long sequence).
+  void reserve_positions(std::size_t rows, std::size_t stride);
+  Routes routes(std::size_t rows, std::size_t used) { return {route_expert.data(), route_weight.data(), rows, used}; }
+
+ private:
+  std::size_t logit_rows_ = 0;
+  std::vector<std::int8_t> quant_q_;
+  std::vector<float> quant_d_;
+  std::vector<std::int32_t> quant_s_;
+};
+
+}  // namespace tandem
