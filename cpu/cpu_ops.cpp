@@ -2,6 +2,7 @@
 
 #include <immintrin.h>
 #include <tbb/blocked_range.h>
+#include <tbb/global_control.h>
 #include <tbb/parallel_for.h>
 #include <tbb/task_arena.h>
 
@@ -34,8 +35,14 @@ void check_float_mode() {
 }  // namespace
 
 struct CpuOps::Arena {
-  explicit Arena(int workers) : count(workers), arena(workers) {}
+  explicit Arena(int workers) : count(workers), arena(workers) {
+    // oneTBB makes no more threads than there are cores unless it is told to.
+    if (workers > tbb::this_task_arena::max_concurrency())
+      more_threads = std::make_unique<tbb::global_control>(tbb::global_control::max_allowed_parallelism,
+                                                           static_cast<std::size_t>(workers));
+  }
   int count;
+  std::unique_ptr<tbb::global_control> more_threads;
   tbb::task_arena arena;
 };
 

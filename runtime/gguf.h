@@ -25,21 +25,22 @@ struct GgufTensor {
   DType type = DType::F32;
   int n_dims = 0;
   std::array<std::int64_t, 4> ne{1, 1, 1, 1};
-  int shard = 0;                        // index into Gguf::shards()
-  std::uint64_t offset = 0;             // from the start of the shard's file
+  int shard = 0;             // index into Gguf::shards()
+  std::uint64_t offset = 0;  // from the start of the shard's file
   std::uint64_t bytes = 0;
-  const std::uint8_t* data = nullptr;   // inside the mapping
+  const std::uint8_t* data = nullptr;  // inside the mapping
 };
 
 // A metadata array of scalars (integers widened, floats as double) or of strings (views into the mapping).
 struct GgufArray {
   std::uint32_t element_type = 0;  // GGUF value type id, 0..12 without 9
-  std::variant<std::vector<std::uint64_t>, std::vector<std::int64_t>, std::vector<double>, std::vector<std::string_view>>
+  std::variant<std::vector<std::uint64_t>, std::vector<std::int64_t>, std::vector<double>,
+               std::vector<std::string_view>>
       values;
   std::size_t size() const;
 };
 
-// Unsigned types and bool are held as uint64, signed as int64, floats as double.
+// Unsigned types are held as uint64, signed as int64, floats as double; a bool inside an array as uint64 0 or 1.
 using GgufValue = std::variant<std::uint64_t, std::int64_t, double, bool, std::string_view, GgufArray>;
 
 struct GgufKeyValue {
@@ -108,9 +109,9 @@ class Gguf {
   std::unique_ptr<Impl> impl_;
 };
 
-// Looks for values that no healthy file holds: NaN or infinity in float data (F16, BF16, F32, F64) or in a half-precision
-// block scale, and the invalid MXFP4 exponent 0xFF. Reads the whole tensor. Returns a message that names tensor and
-// place (not the file), or nothing when all is well.
+// Looks for values that no healthy file holds: NaN or infinity in float data (F16, BF16, F32, F64) or in a
+// half-precision block scale, and the invalid MXFP4 exponent 0xFF. Reads the whole tensor. Returns a message that names
+// tensor and place (not the file), or nothing when all is well.
 std::optional<std::string> find_bad_values(const GgufTensor& tensor);
 
 // The file name of shard `index` (0-based) of `count`: PREFIX-00001-of-00004.gguf; and its inverse.

@@ -13,7 +13,8 @@ constexpr std::uint64_t kLongestName = 63;
 constexpr std::uint32_t kMostDims = 4;
 
 // PrismML's files use type id 42 for blocks of 128 values in 34 bytes; the public Q2_0 has 64 values in 18 bytes. The
-// directory cannot tell them apart, the distance to the next tensor can.
+// directory cannot tell them apart, the distance to the next tensor (or to the end of the file) can, unless the padding
+// makes both distances the same, as for a tensor of a few blocks.
 constexpr std::int64_t kPrismElems = 128;
 constexpr std::uint64_t kPrismBytes = 34;
 
@@ -51,14 +52,15 @@ std::string shape_text(const GgufTensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.ne.begin(), tensor.ne.begin() + dims, ", "));
 }
 
-void read_dimensions(ByteReader& reader, GgufTensor& tensor, const std::string& what) {
-  const auto dims = reader.read<std::uint32_t>(what + ": dimensions");
+// `field` names the tensor for the reader, which adds the file; `what` is both.
+void read_dimensions(ByteReader& reader, GgufTensor& tensor, const std::string& field, const std::string& what) {
+  const auto dims = reader.read<std::uint32_t>(field + ": dimensions");
   if (dims > kMostDims) {
     fail_input("{}: expected at most {} dimensions, found {}. Fix: {}", what, kMostDims, dims, kFixDamaged);
   }
   tensor.n_dims = static_cast<int>(dims);
   for (std::size_t d = 0; d < dims; ++d) {
-    tensor.ne[d] = reader.read<std::int64_t>(what + ": dimensions");
+    tensor.ne[d] = reader.read<std::int64_t>(field + ": dimensions");
     if (tensor.ne[d] < 0) {
       fail_input("{}: dimension {}: expected 0 or more, found {}. Fix: {}", what, d, tensor.ne[d], kFixDamaged);
     }
@@ -140,7 +142,7 @@ std::vector<GgufTensor> read_tensor_infos(ByteReader& reader, std::size_t count,
     }
     GgufTensor& tensor = tensors.emplace_back();
     tensor.name = name;
-    read_dimensions(reader, tensor, what);
+    read_dimensions(reader, tensor, field, what);
     const auto type = reader.read<std::uint32_t>(field + ": type");
     const DTypeInfo* info = find_dtype(type);
     if (info == nullptr) fail_type(type, what);

@@ -17,6 +17,7 @@
 #include "cpu/cpu_ops.h"
 #include "gpu/gpu_ops.h"
 #include "runtime/check.h"
+#include "runtime/cmd_chat.h"
 #include "runtime/cmd_inspect.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_run.h"
@@ -111,6 +112,7 @@ int run_command_line(int argc, char** argv) {
 
   const OpsFactory factory = make_ops;
   std::function<int()> action;
+  add_chat_command(app, factory, action);
   add_run_command(app, factory, action);
   add_eval_command(app, factory, action);
   InspectOptions inspect;

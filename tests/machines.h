@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace tandem::testing {
 struct Machine {
   std::string name;  // part of the test's name: letters and digits
   std::function<std::unique_ptr<Ops>()> make;
+
+  friend void PrintTo(const Machine& machine, std::ostream* out) { *out << machine.name; }
 };
 
 // The reference is in the list because row purity, guards and unchanged inputs are asked of it too.

@@ -69,16 +69,32 @@ float dot_float(const float* a, const float* b, std::size_t n) {
   return lane_tree(segments[0]);
 }
 
-void matmul_float_rows(const WeightView& w, std::size_t first, std::size_t last, ConstRows x, Rows y) {
-  thread_local std::vector<float> decoded;
-  if (w.type != DType::F32) decoded.resize(w.cols);
-  for (std::size_t n = first; n < last; ++n) {
-    const auto* row = reinterpret_cast<const float*>(w.row(n));
-    if (w.type != DType::F32 || reinterpret_cast<std::uintptr_t>(row) % alignof(float) != 0) {
-      decoded.resize(w.cols);
-      dequantize_row(w.type, w.row(n), w.cols, decoded.data());
-      row = decoded.data();
+namespace {
+// A weight row as floats; conversions of halves and bfloat16 are exact.
+const float* float_row(const WeightView& w, std::size_t n, std::vector<float>& buffer) {
+  const std::uint8_t* row = w.row(n);
+  if (w.type == DType::F32 && reinterpret_cast<std::uintptr_t>(row) % alignof(float) == 0)
+    return reinterpret_cast<const float*>(row);
+  buffer.resize(w.cols);
+  std::size_t i = 0;
+  if (w.type == DType::F16)
+    for (; i + 8 <= w.cols; i += 8)
+      _mm256_storeu_ps(buffer.data() + i,
+                       _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * i))));
+  if (w.type == DType::BF16)
+    for (; i + 8 <= w.cols; i += 8) {
+      const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(row + 2 * i));
+      _mm256_storeu_ps(buffer.data() + i, _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16)));
     }
+  if (i < w.cols) dequantize_row(w.type, row + row_bytes(w.type, i), w.cols - i, buffer.data() + i);
+  return buffer.data();
+}
+}  // namespace
+
+void matmul_float_rows(const WeightView& w, std::size_t first, std::size_t last, ConstRows x, Rows y) {
+  thread_local std::vector<float> buffer;
+  for (std::size_t n = first; n < last; ++n) {
+    const float* row = float_row(w, n, buffer);
     for (std::size_t r = 0; r < x.rows; ++r) y.row(r)[n] = dot_float(row, x.row(r), w.cols) * w.scale;
   }
 }

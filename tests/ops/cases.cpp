@@ -95,18 +95,22 @@ Weights filled_block_weights(DType type, std::size_t rows, std::size_t cols, std
   return w;
 }
 
+std::uint16_t half_of(float value, Random& random) {
+  const std::uint16_t half = float_to_half(std::clamp(value, -6e4F, 6e4F));
+  const bool vanished = (half & 0x7FFF) == 0 && value != 0.0F;
+  return static_cast<std::uint16_t>(vanished ? half | (1 + random.below(0x3FF)) : half);
+}
+
 Weights float_weights(DType type, std::size_t rows, std::size_t cols, Values values, Random& random,
                       std::size_t offset) {
   Weights w = place(type, rows, cols, offset);
   auto* const first = const_cast<std::uint8_t*>(w.view.data);
   for (std::size_t i = 0; i < rows * cols; ++i) {
-    float value = std::clamp(draw(random, values), -1e4F, 1e4F);
+    const float value = std::clamp(draw(random, values), -1e4F, 1e4F);
     if (type == DType::F32) {
       std::memcpy(first + 4 * i, &value, 4);
     } else if (type == DType::F16) {
-      // What underflows becomes a half denormal: those are what this type has in place of tiny floats.
-      std::uint16_t half = float_to_half(value);
-      if ((half & 0x7FFF) == 0 && value != 0.0F) half = static_cast<std::uint16_t>(half | (1 + random.below(0x3FF)));
+      const std::uint16_t half = half_of(value, random);
       std::memcpy(first + 2 * i, &half, 2);
     } else {
       std::memcpy(first + 2 * i, reinterpret_cast<const std::uint8_t*>(&value) + 2, 2);

@@ -115,6 +115,10 @@ Weights block_weights(DType type, std::size_t rows, std::size_t cols, Scales sca
 // The same with every byte that is not part of a float scale equal to `fill`.
 Weights filled_block_weights(DType type, std::size_t rows, std::size_t cols, std::uint8_t fill, Random& random);
 
+// The half nearest to a value of at most 6e4, but never zero for a value that is not: what vanishes becomes a random
+// half denormal, which is what this type has in place of tiny floats.
+std::uint16_t half_of(float value, Random& random);
+
 // A float matrix (F32, F16, BF16); large values are as large as the type allows up to 1e4.
 Weights float_weights(DType type, std::size_t rows, std::size_t cols, Values values, Random& random,
                       std::size_t offset = 0);

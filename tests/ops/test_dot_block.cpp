@@ -111,6 +111,10 @@ TEST_P(Quantize, ReportsTheFirstRowThatIsNotFinite) {
 struct TypedMachine {
   Machine machine;
   DType type;
+
+  friend void PrintTo(const TypedMachine& t, std::ostream* out) {
+    *out << t.machine.name << ", " << dtype_name(t.type);
+  }
 };
 
 class BlockMatmul : public ::testing::TestWithParam<TypedMachine> {

@@ -36,10 +36,11 @@ inline std::string message_of(const std::function<void()>& act) {
   return "";
 }
 
-// A refusal is one line that names the file and says what was expected, what was found and how to fix it, and contains
-// `words` besides.
+// A refusal is one line that names the file once, first, and says what was expected, what was found and how to fix it,
+// and contains `words` besides.
 inline void expect_refusal(const std::string& message, const std::string& file, const std::vector<std::string>& words) {
-  std::vector<std::string> all = {file, ": expected ", ", found ", ". Fix: "};
+  EXPECT_EQ(message.rfind(file), 0U) << message;
+  std::vector<std::string> all = {": expected ", ", found ", ". Fix: "};
   all.insert(all.end(), words.begin(), words.end());
   for (const std::string& word : all) {
     EXPECT_NE(message.find(word), std::string::npos) << "no \"" << word << "\" in: " << message;

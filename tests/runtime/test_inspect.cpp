@@ -152,7 +152,8 @@ TEST(Inspect, TensorList) {
   options.tensors = true;
   const Result result = inspect(options);
   expect_parts(result.text, {"blk.8.nextn.eh_proj.weight", "[512, 256]", "IQ4_NL"});
-  const GgufTensor& tensor = *Gguf::open(kNano).find_tensor("blk.0.ffn_gate_exps.weight");
+  const Gguf gguf = Gguf::open(kNano);
+  const GgufTensor& tensor = *gguf.find_tensor("blk.0.ffn_gate_exps.weight");
   std::istringstream lines(result.text);
   int found = 0;
   for (std::string line; std::getline(lines, line);) {

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -278,12 +278,17 @@ TEST(Tokenizer, EncodesInManyThreads) {
   for (const auto& ids : found) EXPECT_EQ(ids, expected);
 }
 
+// Of this process, so that a busy machine fails no test.
+double processor_seconds() {
+  return static_cast<double>(std::clock()) / CLOCKS_PER_SEC;
+}
+
 double seconds_to_encode(const Tokenizer& tokenizer, const std::string& text) {
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = processor_seconds();
   const auto ids = tokenizer.encode(text, true);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  const double seconds = processor_seconds() - begin;
   EXPECT_EQ(tokenizer.decode(ids), text);
-  return seconds.count();
+  return seconds;
 }
 
 std::string ordinary_text(std::size_t length) {
@@ -359,10 +364,9 @@ struct LargeVocabulary {
 
 TEST(Tokenizer, LoadsTheRealSizeQuickly) {
   const LargeVocabulary vocabulary;
-  const auto begin = std::chrono::steady_clock::now();
+  const double begin = processor_seconds();
   const Tokenizer tokenizer = Tokenizer::from_data(vocabulary.data);
-  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-  EXPECT_LT(seconds.count(), kSecondsToLoad);
+  EXPECT_LT(processor_seconds() - begin, kSecondsToLoad);
   EXPECT_EQ(tokenizer.size(), 248320u);
   EXPECT_EQ(tokenizer.bytes(248319), "[PAD248319]");
   EXPECT_EQ(*tokenizer.find_special("<|im_end|>"), 247845);

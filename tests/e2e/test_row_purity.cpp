@@ -1,0 +1,249 @@
+// L1 (docs/numerics.md): one hash over all logits of three prompts, whatever the prefill chunk, the verify windows and
+// their accept counts, the neighbours, the thread count, or a session saved and restored in the middle. And L2/L3 on
+// the CPU: the scalar reference gives the same hash.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "cpu/cpu_ops.h"
+#include "cpu/reference_ops.h"
+#include "runtime/logits_hash.h"
+#include "runtime/pipeline.h"
+#include "tests/synthetic_model.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr std::size_t kContext = 480;
+using Prompt = std::vector<TokenId>;
+
+const Model& nano() {
+  static const Model model = Model::open(TANDEM_SOURCE_DIR "/models/flash-next-nano-q4.gguf");
+  return model;
+}
+
+// Three prompts: a tool call with special tokens, text with <|endoftext|> inside, prose that runs into sparse attention.
+const std::vector<Prompt>& prompts() {
+  static const std::vector<Prompt> all = [] {
+    std::vector<Prompt> list;
+    for (const char* name : {"chat_tool", "eos_inside", "prose_long"}) {
+      std::ifstream file(std::string(TANDEM_SOURCE_DIR "/tests/golden/q4/") + name + ".json");
+      Prompt tokens = nlohmann::json::parse(file)["tokens"].get<Prompt>();
+      tokens.resize(std::min<std::size_t>(tokens.size(), 420));
+      list.push_back(tokens);
+    }
+    return list;
+  }();
+  return all;
+}
+
+void add_rows(LogitsHash& hash, ConstRows rows) {
+  for (std::size_t r = 0; r < rows.rows; ++r) hash.add(rows.span(r));
+}
+
+// Hash of every prompt run in chunks from an empty state.
+std::string chunked(Pipeline& pipeline, std::size_t chunk) {
+  LogitsHash hash;
+  for (const Prompt& tokens : prompts()) {
+    SequenceState state(pipeline.model().shape, {kContext, KvType::kF16});
+    pipeline.prefill(state, tokens, std::min(chunk, pipeline.max_rows()), LogitRows::kAll,
+                     [&](std::size_t, const PassOutput& out) { add_rows(hash, out.logits); });
+  }
+  return hash.hex();
+}
+
+// The logits rows of tokens[from, to) run in windows of 1, 2, 5 or 8 rows: some rows hold the true continuation, the
+// rest wrong tokens, and any number of the true ones is kept.
+void windows(Pipeline& pipeline, SequenceState& state, std::span<const TokenId> tokens, std::mt19937& random,
+             LogitsHash& hash) {
+  const auto vocab = static_cast<std::uint32_t>(pipeline.model().shape.vocab);
+  while (state.position() < tokens.size()) {
+    const std::size_t sizes[] = {1, 2, 5, 8};
+    const std::size_t w = std::min(sizes[random() % 4], state.room());
+    const std::size_t right = std::min<std::size_t>(1 + random() % w, tokens.size() - state.position());
+    Prompt window(tokens.begin() + static_cast<std::ptrdiff_t>(state.position()),
+                  tokens.begin() + static_cast<std::ptrdiff_t>(state.position() + right));
+    while (window.size() < w) window.push_back(static_cast<TokenId>(random() % vocab));
+    const PassOutput out = pipeline.forward(state, window, PassMode::kWindow, LogitRows::kAll);
+    const std::size_t kept = random() % (right + 1);
+    add_rows(hash, out.logits.slice(0, kept));
+    state.keep(kept);
+  }
+}
+
+class RowPurity : public ::testing::Test {
+ protected:
+  RowPurity() : ops_(make_cpu_ops(2)), pipeline_(nano(), *ops_, 512) {}
+  static const std::string& expected() {
+    static const std::string hash = [] {
+      const auto ops = make_cpu_ops(1);
+      Pipeline pipeline(nano(), *ops, 512);
+      return chunked(pipeline, 512);
+    }();
+    return hash;
+  }
+  std::unique_ptr<Ops> ops_;
+  Pipeline pipeline_;
+};
+
+TEST_F(RowPurity, PrefillChunks) {
+  for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, 512UL}) EXPECT_EQ(chunked(pipeline_, chunk), expected()) << chunk;
+}
+
+TEST_F(RowPurity, WorkersAndMachines) {
+  for (const int workers : {1, 2, 3}) {
+    const auto ops = make_cpu_ops(workers);
+    Pipeline pipeline(nano(), *ops, 64);
+    EXPECT_EQ(chunked(pipeline, 64), expected()) << workers;
+  }
+}
+
+TEST_F(RowPurity, WindowsWithRandomAcceptCounts) {
+  for (const std::uint32_t seed : {1U, 2U, 3U}) {
+    std::mt19937 random(seed);
+    LogitsHash hash;
+    for (const Prompt& tokens : prompts()) {
+      SequenceState state(nano().shape, {kContext, KvType::kF16});
+      windows(pipeline_, state, tokens, random, hash);
+      EXPECT_TRUE(std::equal(state.tokens().begin(), state.tokens().end(), tokens.begin(), tokens.end()));
+    }
+    EXPECT_EQ(hash.hex(), expected()) << "seed " << seed;
+  }
+}
+
+TEST_F(RowPurity, TwoSequencesInterleaved) {
+  // Sequence b runs another prompt between every pass of sequence a, on the same pipeline.
+  LogitsHash hash;
+  const Prompt& other = prompts()[2];
+  SequenceState b(nano().shape, {kContext, KvType::kF16});
+  std::mt19937 random(7);
+  for (const Prompt& tokens : prompts()) {
+    SequenceState a(nano().shape, {kContext, KvType::kF16});
+    while (a.position() < tokens.size()) {
+      const std::size_t count = std::min<std::size_t>(1 + random() % 9, tokens.size() - a.position());
+      add_rows(hash, pipeline_.forward(a, std::span(tokens).subspan(a.position(), count), PassMode::kCommit,
+                                       LogitRows::kAll).logits);
+      if (b.room() < 4) b.reset();
+      const std::span<const TokenId> next = std::span(other).subspan(b.position() % 400, 3);
+      pipeline_.forward(b, next, random() % 2 == 0 ? PassMode::kCommit : PassMode::kWindow, LogitRows::kLast);
+      b.keep(b.pending() / 2);
+    }
+  }
+  EXPECT_EQ(hash.hex(), expected());
+}
+
+TEST_F(RowPurity, SavedAndRestoredInTheMiddle) {
+  TempDir dir;
+  LogitsHash hash;
+  std::mt19937 random(11);
+  for (const Prompt& tokens : prompts()) {
+    const std::size_t middle = tokens.size() * 2 / 3;
+    SequenceState first(nano().shape, {kContext, KvType::kF16});
+    // The last pass before the save is a window with rows dropped, so that accepted rows are still unfolded.
+    windows(pipeline_, first, std::span(tokens).first(middle), random, hash);
+    first.save(dir / "sequence.state", nano().fingerprint());
+    SequenceState second(nano().shape, {kContext + 100, KvType::kF16});
+    second.restore(dir / "sequence.state", nano().fingerprint());
+    ASSERT_EQ(second.position(), middle);
+    windows(pipeline_, second, tokens, random, hash);
+  }
+  EXPECT_EQ(hash.hex(), expected());
+}
+
+TEST_F(RowPurity, RewoundToACheckpoint) {
+  LogitsHash hash;
+  std::mt19937 random(13);
+  for (const Prompt& tokens : prompts()) {
+    SequenceState state(nano().shape, {kContext, KvType::kF16});
+    windows(pipeline_, state, std::span(tokens).first(tokens.size() / 2), random, hash);
+    const auto point = state.checkpoint();
+    const Prompt wrong(40, tokens[1]);
+    pipeline_.forward(state, wrong, PassMode::kCommit, LogitRows::kNone);
+    state.rewind(*point);
+    windows(pipeline_, state, tokens, random, hash);
+  }
+  EXPECT_EQ(hash.hex(), expected());
+}
+
+// The draft head: rows committed in one pass, in windows with drops, or token by token leave the same cache, so the
+// same draft logits.
+TEST_F(RowPurity, DraftHeadWindows) {
+  for (const MtpAttention attention : {MtpAttention::kSparse, MtpAttention::kDense}) {
+    const Prompt& tokens = prompts()[2];
+    SequenceState state(nano().shape, {kContext, KvType::kF16});
+    const PassOutput trunk = pipeline_.forward(state, tokens, PassMode::kCommit, LogitRows::kNone);
+    const std::vector<float> wide(trunk.wide.data, trunk.wide.data + trunk.wide.rows * trunk.wide.cols);
+    const ConstRows h(wide.data(), trunk.wide.rows, trunk.wide.cols);
+    const std::span<const TokenId> next = std::span(tokens).subspan(1);
+    MtpHead head(pipeline_, MtpNorm::kFull, attention);
+
+    LogitsHash whole;
+    SequenceState a(nano().shape, {kContext, KvType::kF16});
+    add_rows(whole, head.forward(a, h.slice(0, next.size()), next, PassMode::kCommit, LogitRows::kAll).logits);
+
+    LogitsHash pieces;
+    SequenceState b(nano().shape, {kContext, KvType::kF16});
+    std::mt19937 random(17);
+    while (b.mtp.rows < next.size()) {
+      const std::size_t from = b.mtp.rows, count = std::min<std::size_t>(1 + random() % 4, next.size() - from);
+      add_rows(pieces, head.forward(b, h.slice(from, count), next.subspan(from, count), PassMode::kCommit,
+                                    LogitRows::kAll).logits);
+      // Chained drafts on the head's own output, several passes in one window, all dropped.
+      for (std::size_t i = 0; i < random() % 4 && from + count + i < kContext; ++i)
+        head.forward(b, h.slice(random() % h.rows, 1), next.subspan(random() % next.size(), 1), PassMode::kWindow,
+                     LogitRows::kLast);
+      b.mtp.keep(0);
+    }
+    EXPECT_EQ(pieces.hex(), whole.hex());
+  }
+}
+
+// Every block format in one synthetic model: the scalar reference and the CPU machine, whole and in windows.
+TEST(RowPurityTwins, ReferenceAndCpuOverAllTypes) {
+  const DType types[] = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,   DType::Q5_1,    DType::Q8_0,   DType::Q2_K,
+                         DType::Q3_K,   DType::Q4_K,  DType::Q5_K,   DType::Q6_K,    DType::IQ2_XXS, DType::IQ2_XS,
+                         DType::IQ2_S,  DType::IQ3_XXS, DType::IQ3_S, DType::IQ1_S,  DType::IQ1_M,  DType::IQ4_NL,
+                         DType::IQ4_XS, DType::TQ1_0, DType::TQ2_0,  DType::MXFP4,   DType::Q1_0,   DType::Q2_0,
+                         DType::F16,    DType::BF16};
+  SyntheticOptions options;
+  options.shape.hidden = 256;
+  std::size_t turn = 0;
+  options.type = [&](const tandem::TensorSpec& spec) {
+    return spec.form == TensorForm::kMatrix || spec.form == TensorForm::kBank ? types[turn++ % std::size(types)]
+                                                                              : DType::F32;
+  };
+  const auto image = synthetic_model(options).build();
+  const Model model = Model::bind(Gguf::parse(image));
+  std::mt19937 random(3);
+  Prompt tokens;
+  for (int i = 0; i < 90; ++i) tokens.push_back(static_cast<TokenId>(random() % static_cast<std::uint32_t>(model.shape.vocab)));
+  const auto run = [&](std::unique_ptr<Ops> ops) {
+    Pipeline pipeline(model, *ops, 128);
+    LogitsHash hash;
+    SequenceState state(model.shape, {128, KvType::kF32});
+    add_rows(hash, pipeline.forward(state, tokens, PassMode::kCommit, LogitRows::kAll).logits);
+    return hash.hex();
+  };
+  const std::string reference = run(make_reference_ops());
+  EXPECT_EQ(run(make_cpu_ops(1)), reference);
+  EXPECT_EQ(run(make_cpu_ops(2)), reference);
+}
+
+// The nano model itself on the scalar reference (short: it is slow on purpose).
+TEST(RowPurityTwins, ReferenceOnTheNanoModel) {
+  const auto run = [](std::unique_ptr<Ops> ops, std::size_t chunk) {
+    Pipeline pipeline(nano(), *ops, 64);
+    LogitsHash hash;
+    SequenceState state(nano().shape, {kContext, KvType::kF16});
+    const std::span<const TokenId> tokens = std::span(prompts()[0]).first(40);
+    pipeline.prefill(state, tokens, chunk, LogitRows::kAll,
+                     [&](std::size_t, const PassOutput& out) { add_rows(hash, out.logits); });
+    return hash.hex();
+  };
+  EXPECT_EQ(run(make_cpu_ops(2), 7), run(make_reference_ops(), 40));
+}
+
+}  // namespace
+}  // namespace tandem::testing
