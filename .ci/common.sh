@@ -152,6 +152,7 @@ build() {
 # every ten per cent elsewhere. Silent, and LOG left alone, when there was nothing to do.
 show_progress() {
   local name=$1 log=$2 line percent width=80 bar shown=-1 on_terminal=0 drawn=0
+  local start=$SECONDS
   if [[ -t 2 && ${TERM:-dumb} != dumb ]]; then
     on_terminal=1
     read -r _ width < <(stty size <&2 2>/dev/null || echo 24 80) || width=80
@@ -168,12 +169,12 @@ show_progress() {
     if ((on_terminal)); then
       printf -v bar '%*s' $((percent / 4)) ''
       printf -v line 'building %s [%-25s] %3d%%  %d/%d  %d s' "$name" "${bar// /#}" "$percent" \
-        "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" "$SECONDS"
+        "${BASH_REMATCH[1]}" "${BASH_REMATCH[2]}" $((SECONDS - start))
       printf '\r%s\e[K' "${line:0:width-1}" >&2
     elif ((percent / 10 != shown)); then
       shown=$((percent / 10))
       printf 'building %s: %3d%% (%d of %d steps, %d s)\n' "$name" "$percent" "${BASH_REMATCH[1]}" \
-        "${BASH_REMATCH[2]}" "$SECONDS" >&2
+        "${BASH_REMATCH[2]}" $((SECONDS - start)) >&2
     fi
   done
   if ((drawn && on_terminal)); then printf '\n' >&2; fi

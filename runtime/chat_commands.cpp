@@ -39,7 +39,9 @@ std::string excerpt(const std::string& text) {
   return line.size() < text.size() ? line + "..." : line;
 }
 
-const char* plural(std::size_t n) { return n == 1 ? "" : "s"; }
+const char* plural(std::size_t n) {
+  return n == 1 ? "" : "s";
+}
 
 }  // namespace
 
@@ -109,7 +111,8 @@ ChatCommands::Next ChatCommands::help(const std::string& arguments) {
     const Command& command = find(arguments.starts_with('/') ? arguments.substr(1) : arguments);
     screen_.line(fmt::format("/{} {}\n  {}", command.name, command.arguments, command.help));
     if (command.name == "set") {
-      for (const std::string& name : setting_names()) screen_.line(fmt::format("    {:<20} {}", name, setting_help(name)));
+      for (const std::string& name : setting_names())
+        screen_.line(fmt::format("    {:<20} {}", name, setting_help(name)));
     }
     return Next::kGoOn;
   }
@@ -204,8 +207,8 @@ ChatCommands::Next ChatCommands::stats(const std::string&) {
   };
   const double share = 100.0 * static_cast<double>(used) / static_cast<double>(session_.context());
   const std::size_t turns = session_.turns().size();
-  screen_.line(fmt::format("  model       {} (template {})", engine_.model().gguf().name(),
-                           engine_.chat_template().variant()));
+  screen_.line(
+      fmt::format("  model       {} (template {})", engine_.model().gguf().name(), engine_.chat_template().variant()));
   screen_.line(fmt::format("  machine     {}", engine_.ops().describe()));
   screen_.line(fmt::format("  context     {} of {} tokens ({:.0f} %), {} turn{}, keys and values in {}", used,
                            session_.context(), share, turns, plural(turns),
@@ -250,6 +253,8 @@ ChatCommands::Next ChatCommands::load(const std::string& arguments) {
   return Next::kGoOn;
 }
 
-ChatCommands::Next ChatCommands::quit(const std::string&) { return Next::kQuit; }
+ChatCommands::Next ChatCommands::quit(const std::string&) {
+  return Next::kQuit;
+}
 
 }  // namespace tandem

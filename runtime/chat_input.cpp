@@ -103,10 +103,10 @@ class TerminalInput : public ChatInput {
     el_set(edit_, EL_ADDFN, "tandem-paste", "insert pasted text", &TerminalInput::insert_paste);
     el_set(edit_, EL_ADDFN, "tandem-newline", "insert a line feed", &TerminalInput::insert_line_feed);
     const char* const bindings[][2] = {
-        {"\\e[200~", "tandem-paste"},        {"\\e\\r", "tandem-newline"},      {"\\e\\n", "tandem-newline"},
-        {"\\e[3~", "ed-delete-next-char"},   {"\\e[1;5C", "em-next-word"},      {"\\e[1;5D", "ed-prev-word"},
-        {"\\e[1~", "ed-move-to-beg"},        {"\\e[4~", "ed-move-to-end"},      {"\\e[H", "ed-move-to-beg"},
-        {"\\e[F", "ed-move-to-end"},         {"^R", "em-inc-search-prev"},      {"^W", "ed-delete-prev-word"},
+        {"\\e[200~", "tandem-paste"},      {"\\e\\r", "tandem-newline"}, {"\\e\\n", "tandem-newline"},
+        {"\\e[3~", "ed-delete-next-char"}, {"\\e[1;5C", "em-next-word"}, {"\\e[1;5D", "ed-prev-word"},
+        {"\\e[1~", "ed-move-to-beg"},      {"\\e[4~", "ed-move-to-end"}, {"\\e[H", "ed-move-to-beg"},
+        {"\\e[F", "ed-move-to-end"},       {"^R", "em-inc-search-prev"}, {"^W", "ed-delete-prev-word"},
     };
     for (const auto& [keys, function] : bindings) el_set(edit_, EL_BIND, keys, function, nullptr);
     el_source(edit_, nullptr);  // the user's own ~/.editrc comes last
@@ -227,7 +227,9 @@ std::unique_ptr<ChatInput> make_terminal_input(const std::filesystem::path& hist
   return std::make_unique<TerminalInput>(history);
 }
 
-std::unique_ptr<ChatInput> make_pipe_input() { return std::make_unique<PipeInput>(); }
+std::unique_ptr<ChatInput> make_pipe_input() {
+  return std::make_unique<PipeInput>();
+}
 
 ChatLine read_message(ChatInput& input, const std::string& prompt, const std::string& continued) {
   ChatLine message = input.read_line(prompt);

@@ -14,9 +14,9 @@ class ChatScreen {
   explicit ChatScreen(bool interactive);
 
   bool interactive() const { return interactive_; }
-  void line(std::string_view text);     // result of a command
-  void note(std::string_view text);     // [text], dimmed; a line of its own even in the middle of an answer
-  void error(std::string_view text);    // what could not be done
+  void line(std::string_view text);   // result of a command
+  void note(std::string_view text);   // [text], dimmed; a line of its own even in the middle of an answer
+  void error(std::string_view text);  // what could not be done
 
   // One answer: thinking and answer text in the order they come, then end_answer, which ends the line. Folded thinking
   // shows how many tokens it has so far and leaves one line, "thought for N tokens, S s".
@@ -30,7 +30,7 @@ class ChatScreen {
 
  private:
   void put(std::string_view text);
-  void open_line();       // ends a line that has been begun
+  void open_line();  // ends a line that has been begun
   void dim(bool on);
   void finish_thinking(bool answer_follows);
 
@@ -38,8 +38,8 @@ class ChatScreen {
   ThinkingView view_ = ThinkingView::kShow;
   bool dimmed_ = false;
   bool line_begun_ = false;
-  bool thinking_open_ = false;    // thinking has come and nothing after it
-  bool counter_drawn_ = false;    // the counter of folded thinking is on the present line
+  bool thinking_open_ = false;  // thinking has come and nothing after it
+  bool counter_drawn_ = false;  // the counter of folded thinking is on the present line
   std::size_t thinking_tokens_ = 0;
   double thinking_seconds_ = 0.0;
 };

@@ -15,8 +15,8 @@ constexpr std::string_view kTurnEnd = "<|im_end|>";
 
 std::size_t common_prefix(std::span<const TokenId> a, std::span<const TokenId> b) {
   const std::size_t n = std::min(a.size(), b.size());
-  return static_cast<std::size_t>(std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first -
-                                  a.begin());
+  return static_cast<std::size_t>(
+      std::mismatch(a.begin(), a.begin() + static_cast<std::ptrdiff_t>(n), b.begin()).first - a.begin());
 }
 
 // What a retry adds to the seed, so that its noise has nothing to do with that of the first try.
@@ -50,7 +50,8 @@ class ChatSession::AnswerStream {
   void show(const ThinkSplitter::Parts& parts) {
     all_.thinking += parts.thinking;
     all_.answer += parts.answer;
-    if (hooks_.on_thinking && !parts.thinking.empty()) hooks_.on_thinking(parts.thinking, thinking_tokens_, thinking_seconds_);
+    if (hooks_.on_thinking && !parts.thinking.empty())
+      hooks_.on_thinking(parts.thinking, thinking_tokens_, thinking_seconds_);
     if (hooks_.on_answer && !parts.answer.empty()) hooks_.on_answer(parts.answer);
   }
 
@@ -164,9 +165,10 @@ void ChatSession::forget_oldest(std::size_t turns, const AnswerHooks& hooks) {
   turns_.erase(turns_.begin(), turns_.begin() + static_cast<std::ptrdiff_t>(turns));
   for (ChatTurn& turn : turns_) turn.first_token -= gone;
   if (hooks.on_note) {
-    hooks.on_note(fmt::format("the context of {} tokens is full: dropped the oldest {} ({} tokens); the rest is read "
-                              "again (/set overflow stop refuses instead)",
-                              context(), turns == 1 ? "turn" : fmt::format("{} turns", turns), gone));
+    hooks.on_note(
+        fmt::format("the context of {} tokens is full: dropped the oldest {} ({} tokens); the rest is read "
+                    "again (/set overflow stop refuses instead)",
+                    context(), turns == 1 ? "turn" : fmt::format("{} turns", turns), gone));
   }
 }
 
@@ -187,16 +189,18 @@ void ChatSession::make_room(std::size_t needed, const AnswerHooks& hooks) {
   const std::size_t for_answer = std::min<std::size_t>(256, context() / 8);
   const std::size_t total = tokens_.size() + needed;
   if (prefix_ + needed >= context()) {
-    fail_input("this message has {} tokens{}, the context holds {} and needs one for the answer. Fix: shorten it, or "
-               "start with a larger --context (up to {})",
-               needed, prefix_ == 0 ? std::string{} : fmt::format(" after {} of the system message", prefix_),
-               context(), engine_.model().shape.max_positions);
+    fail_input(
+        "this message has {} tokens{}, the context holds {} and needs one for the answer. Fix: shorten it, or "
+        "start with a larger --context (up to {})",
+        needed, prefix_ == 0 ? std::string{} : fmt::format(" after {} of the system message", prefix_), context(),
+        engine_.model().shape.max_positions);
   }
   if (total + for_answer <= context() || turns_.empty()) return;
   if (settings_.overflow == Overflow::kStop) {
-    fail_input("the conversation has {} tokens and this message {}; with {} for the answer they exceed the context of "
-               "{}. Fix: /new, /undo, /set overflow trim, or start with a larger --context",
-               tokens_.size(), needed, for_answer, context());
+    fail_input(
+        "the conversation has {} tokens and this message {}; with {} for the answer they exceed the context of "
+        "{}. Fix: /new, /undo, /set overflow trim, or start with a larger --context",
+        tokens_.size(), needed, for_answer, context());
   }
   forget_oldest(turns_to_forget(total, turns_.size()), hooks);
 }
@@ -309,7 +313,8 @@ AnswerReport ChatSession::answer(const AnswerHooks& hooks) {
   report.withdrawn = result.reason == EndReason::kCancelled && report.answer_tokens == 0;
   report.thinking_tokens = stream.thinking_tokens();
   report.thinking_seconds = stream.thinking_seconds();
-  if (report.prompt_seconds > 0.0) report.prompt_rate = static_cast<double>(report.prompt_tokens) / report.prompt_seconds;
+  if (report.prompt_seconds > 0.0)
+    report.prompt_rate = static_cast<double>(report.prompt_tokens) / report.prompt_seconds;
   if (report.decode_seconds > 0.0) report.decode_rate = passes / report.decode_seconds;
   close_answer(result, stream.thinking_open());
   return report;
@@ -332,8 +337,8 @@ void ChatSession::append_answer(const GenerateResult& result) {
 
 // Ends the turn as the template does, whatever ended the answer.
 void ChatSession::close_answer(const GenerateResult& result, bool thinking_open) {
-  const std::vector<TokenId> end = template_tokens(std::string(thinking_open ? "\n</think>\n\n" : "") +
-                                                   std::string(kTurnEnd) + "\n");
+  const std::vector<TokenId> end =
+      template_tokens(std::string(thinking_open ? "\n</think>\n\n" : "") + std::string(kTurnEnd) + "\n");
   CHECK(result.reason != EndReason::kStopToken || engine_.tokenizer().is_stop(result.stop_token));
   tokens_.insert(tokens_.end(), end.begin(), end.end());
 }

@@ -101,8 +101,8 @@ class ChatSession {
   PipelineDecoder decoder_;
   std::vector<ChatTurn> turns_;
   std::vector<TokenId> tokens_;
-  std::size_t prefix_ = 0;  // tokens before the first turn
-  std::uint64_t attempt_ = 0;  // how often the last message was retried
+  std::size_t prefix_ = 0;                                                    // tokens before the first turn
+  std::uint64_t attempt_ = 0;                                                 // how often the last message was retried
   std::deque<std::shared_ptr<const SequenceState::Checkpoint>> checkpoints_;  // ascending positions
 };
 

@@ -52,10 +52,9 @@ template <typename T>
 Setting sampling_setting(std::string name, std::string help, std::optional<T> SamplingChoices::*choice,
                          T SamplerSettings::*effective) {
   return Setting{
-      name, std::move(help),
-      [name, choice](ChatSettings& s, std::string_view text) {
-        s.sampling.*choice = parse_number<T>(name, text);
-      },
+      name,
+      std::move(help),
+      [name, choice](ChatSettings& s, std::string_view text) { s.sampling.*choice = parse_number<T>(name, text); },
       [choice](ChatSettings& s) { s.sampling.*choice = std::nullopt; },
       [choice](const ChatSettings& s) {
         const std::optional<T>& value = s.sampling.*choice;
@@ -75,27 +74,23 @@ Setting word_setting(std::string name, std::string help, std::vector<std::string
     s.*member = static_cast<T>(found - words.begin());
   };
   const auto word = [words, member](const ChatSettings& s) { return words.at(static_cast<std::size_t>(s.*member)); };
-  return Setting{name,
-                 std::move(help),
-                 set,
-                 [member](ChatSettings& s) { s.*member = T{}; },
-                 [word, member](const ChatSettings& s) {
-                   return s.*member == T{} ? std::nullopt : std::optional(word(s));
-                 },
-                 [word](const ChatSettings& s, const SamplerSettings&) { return word(s); }};
+  return Setting{
+      name,
+      std::move(help),
+      set,
+      [member](ChatSettings& s) { s.*member = T{}; },
+      [word, member](const ChatSettings& s) { return s.*member == T{} ? std::nullopt : std::optional(word(s)); },
+      [word](const ChatSettings& s, const SamplerSettings&) { return word(s); }};
 }
 
 Setting max_tokens_setting() {
-  return Setting{"max-tokens",
-                 "an answer ends after N tokens, 0 for as many as fit",
-                 [](ChatSettings& s, std::string_view text) {
-                   s.max_tokens = parse_number<std::size_t>("max-tokens", text);
-                 },
-                 [](ChatSettings& s) { s.max_tokens = 0; },
-                 [](const ChatSettings& s) {
-                   return s.max_tokens == 0 ? std::nullopt : std::optional(number_text(s.max_tokens));
-                 },
-                 [](const ChatSettings& s, const SamplerSettings&) { return number_text(s.max_tokens); }};
+  return Setting{
+      "max-tokens",
+      "an answer ends after N tokens, 0 for as many as fit",
+      [](ChatSettings& s, std::string_view text) { s.max_tokens = parse_number<std::size_t>("max-tokens", text); },
+      [](ChatSettings& s) { s.max_tokens = 0; },
+      [](const ChatSettings& s) { return s.max_tokens == 0 ? std::nullopt : std::optional(number_text(s.max_tokens)); },
+      [](const ChatSettings& s, const SamplerSettings&) { return number_text(s.max_tokens); }};
 }
 
 Setting effort_setting() {
@@ -126,8 +121,8 @@ std::vector<Setting> make_table() {
                        &S::presence_penalty),
       sampling_setting("repetition-penalty", "against tokens of prompt and answer, 1 for off", &C::repetition_penalty,
                        &S::repetition_penalty),
-      sampling_setting("penalty-window", "how many of the last tokens penalties look at, 0 for all",
-                       &C::penalty_window, &S::penalty_window),
+      sampling_setting("penalty-window", "how many of the last tokens penalties look at, 0 for all", &C::penalty_window,
+                       &S::penalty_window),
       sampling_setting("seed", "the same seed gives the same text", &C::seed, &S::seed),
       max_tokens_setting(),
       effort_setting(),
@@ -162,7 +157,9 @@ const std::vector<std::string>& setting_names() {
   return names;
 }
 
-std::string_view setting_help(std::string_view name) { return find_setting(name).help; }
+std::string_view setting_help(std::string_view name) {
+  return find_setting(name).help;
+}
 
 void change_setting(ChatSettings& settings, std::string_view name, std::string_view value) {
   const Setting& setting = find_setting(name);

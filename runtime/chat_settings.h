@@ -23,7 +23,7 @@ struct ChatSettings {
   ChatChoices chat;
   SamplingChoices sampling;       // `greedy` is not used: it is temperature 0
   std::uint64_t random_seed = 0;  // counts while no seed is chosen
-  std::size_t max_tokens = 0;  // of one answer, 0: as many as fit
+  std::size_t max_tokens = 0;     // of one answer, 0: as many as fit
   std::vector<std::string> stop_strings;
   Overflow overflow = Overflow::kTrim;
   ThinkingView view = ThinkingView::kShow;

@@ -49,7 +49,8 @@ void write_atomically(const std::filesystem::path& path, const std::string& text
 }
 
 nlohmann::json read_json(const std::filesystem::path& path) {
-  if (std::filesystem::is_directory(path)) fail_input("{}: expected a conversation file, found a folder", path.string());
+  if (std::filesystem::is_directory(path))
+    fail_input("{}: expected a conversation file, found a folder", path.string());
   std::ifstream file(path, std::ios::binary);
   if (!file) fail_input("{}: expected a conversation file, found nothing that can be read", path.string());
   nlohmann::json json = nlohmann::json::parse(file, nullptr, false);
@@ -116,8 +117,8 @@ void check_order(const StoredConversation& conversation, const std::string& wher
     const std::size_t first = conversation.turns[i].first_token;
     const bool right_place = i == 0 ? first == least : first >= least;
     if (!right_place || first >= conversation.tokens.size()) {
-      fail_input("{}: turns[{}].first_token: expected {} {} below {}, found {}", where, i, i == 0 ? "exactly" : "at least",
-                 least, conversation.tokens.size(), first);
+      fail_input("{}: turns[{}].first_token: expected {} {} below {}, found {}", where, i,
+                 i == 0 ? "exactly" : "at least", least, conversation.tokens.size(), first);
     }
     least = first + 1;
   }
@@ -184,15 +185,17 @@ std::filesystem::path state_path_of(const std::filesystem::path& conversation) {
 }
 
 std::filesystem::path conversation_path(const std::string& name) {
-  if (name.empty() || name == "." || name == "..") fail_input("expected a name for the conversation, found \"{}\"", name);
+  if (name.empty() || name == "." || name == "..")
+    fail_input("expected a name for the conversation, found \"{}\"", name);
   std::filesystem::path path = name;
   if (path.extension() != ".json") path += ".json";
   if (name.find('/') != std::string::npos) return path;
   const std::filesystem::path folder = user_state_folder();
   if (folder.empty()) {
-    fail_input("no folder for conversations: expected HOME or XDG_STATE_HOME to be set. Fix: set one, or give a path "
-               "with a slash, such as ./{}",
-               name);
+    fail_input(
+        "no folder for conversations: expected HOME or XDG_STATE_HOME to be set. Fix: set one, or give a path "
+        "with a slash, such as ./{}",
+        name);
   }
   return folder / "chats" / path;
 }
@@ -226,14 +229,16 @@ std::string ChatSession::load(const std::filesystem::path& path) {
   std::string note;
   if (stored.fingerprint == fingerprint) {
     const auto size = static_cast<TokenId>(engine_.tokenizer().size());
-    const auto beyond = std::find_if(stored.tokens.begin(), stored.tokens.end(), [&](TokenId id) { return id >= size; });
+    const auto beyond =
+        std::find_if(stored.tokens.begin(), stored.tokens.end(), [&](TokenId id) { return id >= size; });
     if (beyond != stored.tokens.end()) {
       fail_input("{}: tokens: expected ids below {}, found {}", path.string(), size, *beyond);
     }
   }
   settings_ = stored.settings;
   if (stored.fingerprint != fingerprint) {
-    note = fmt::format("this conversation was held with another model ({}); it is read again from its text", stored.model);
+    note =
+        fmt::format("this conversation was held with another model ({}); it is read again from its text", stored.model);
     stored.tokens = rebuild_tokens(stored.turns);
     stored.prefix = system_prefix().size();
   }

@@ -15,7 +15,7 @@ struct StoredConversation {
   std::uint64_t fingerprint = 0;  // of the model that wrote it
   std::string model;              // its file name, for messages
   ChatSettings settings;
-  std::size_t prefix = 0;         // tokens before the first turn
+  std::size_t prefix = 0;  // tokens before the first turn
   std::vector<TokenId> tokens;
   std::vector<ChatTurn> turns;
 };

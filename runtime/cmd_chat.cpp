@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
-#include <map>
 #include <memory>
 #include <optional>
 
@@ -150,9 +149,9 @@ class Chat {
     }
     if (std::exchange(warned_full_, true)) return;
     const bool trims = session_.settings().overflow == Overflow::kTrim;
-    screen_.note(fmt::format("warning: {} of {} tokens of the context are used; when it is full, {}. /new starts afresh",
-                             session_.tokens().size(), session_.context(),
-                             trims ? "the oldest turns are dropped" : "messages are refused"));
+    screen_.note(fmt::format(
+        "warning: {} of {} tokens of the context are used; when it is full, {}. /new starts afresh",
+        session_.tokens().size(), session_.context(), trims ? "the oldest turns are dropped" : "messages are refused"));
   }
 
   ChatSession session_;
@@ -175,7 +174,8 @@ int chat(const ChatFlags& flags, const OpsFactory& make_ops) {
   const bool keep_history = !flags.no_history && !folder.empty();
   if (interactive) catch_interrupts(InterruptMode::kEvery);
   const std::unique_ptr<ChatInput> input =
-      interactive ? make_terminal_input(keep_history ? folder / "history" : std::filesystem::path{}) : make_pipe_input();
+      interactive ? make_terminal_input(keep_history ? folder / "history" : std::filesystem::path{})
+                  : make_pipe_input();
   Chat chat(engine, settings, *input, interactive);
   for (const std::string& warning : engine.warnings()) chat.warn(warning);
   chat.greet(engine);
@@ -192,23 +192,19 @@ void add_chat_command(CLI::App& app, const OpsFactory& make_ops, std::function<i
       "  tandem chat model.gguf\n"
       "  tandem chat model.gguf --no-think --system 'Answer in one sentence.'\n"
       "  printf 'What is 27 + 45?\\nAnd 45 + 12?\\n' | tandem chat model.gguf --greedy\n"
-      "In the chat, /help lists the commands. From a pipe every line is one message (blank lines are skipped, lines that\n"
+      "In the chat, /help lists the commands. From a pipe every line is one message (blank lines are skipped, lines "
+      "that\n"
       "begin with / are commands) and only answers go to standard output.");
   const auto flags = std::make_shared<ChatFlags>();
   add_engine_flags(*command, flags->engine);
   add_chat_flags(*command, flags->settings.chat);
   add_length_flags(*command, flags->settings.max_tokens, flags->settings.stop_strings);
-  const std::map<std::string, ThinkingView> views{
-      {"show", ThinkingView::kShow}, {"fold", ThinkingView::kFold}, {"hide", ThinkingView::kHide}};
-  command->add_option("--thinking", flags->settings.view, "show, fold or hide: how thinking is displayed (default show)")
-      ->type_name("HOW")
-      ->transform(CLI::CheckedTransformer(views).description(""));
-  const std::map<std::string, Overflow> policies{{"trim", Overflow::kTrim}, {"stop", Overflow::kStop}};
-  command
-      ->add_option("--overflow", flags->settings.overflow,
-                   "trim or stop: drop the oldest turns when the context is full, or refuse (default trim)")
-      ->type_name("HOW")
-      ->transform(CLI::CheckedTransformer(policies).description(""));
+  add_words(*command, "--thinking", {"show", "fold", "hide"},
+            "show, fold or hide: how thinking is displayed (default show)", "HOW",
+            [flags](std::size_t word) { flags->settings.view = static_cast<ThinkingView>(word); });
+  add_words(*command, "--overflow", {"trim", "stop"},
+            "trim or stop: drop the oldest turns when the context is full, or refuse (default trim)", "HOW",
+            [flags](std::size_t word) { flags->settings.overflow = static_cast<Overflow>(word); });
   command->add_flag("--no-history", flags->no_history, "neither read nor write the history file of earlier messages");
   add_sampling_flags(*command, flags->settings.sampling);
   command->callback([flags, &make_ops, &action] { action = [flags, &make_ops] { return chat(*flags, make_ops); }; });

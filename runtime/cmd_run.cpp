@@ -72,7 +72,6 @@ std::vector<TokenId> prompt_tokens(const RunOptions& options, const Engine& engi
 }
 
 void check_fit(std::size_t before, std::size_t prompt, const Engine& engine) {
-  if (prompt == 0) fail_input("run: expected a prompt of at least one token, found an empty one");
   if (before + prompt < engine.context()) return;
   const std::string held = before == 0 ? std::string{} : fmt::format(" after {} restored ones", before);
   const auto trained = static_cast<std::size_t>(engine.model().shape.max_positions);
@@ -131,6 +130,7 @@ void save_state(const RunOptions& options, const Engine& engine, const SequenceS
 
 int run(const RunOptions& options, const OpsFactory& make_ops) {
   const std::string prompt = read_prompt(options);
+  if (prompt.empty()) fail_input("run: expected a prompt, found an empty one");
   Engine engine(options.engine, make_ops);
   for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
   const SamplingHints& hints =

@@ -85,7 +85,7 @@ struct GenerateOptions {
 struct GenerateHooks {
   std::function<std::string_view(TokenId)> token_bytes;  // required
   std::function<void(std::string_view bytes)> on_text;   // bytes of the answer; may split a UTF-8 sequence
-  std::function<void(TokenId)> on_token;  // after the text of each token
+  std::function<void(TokenId)> on_token;                 // after the text of each token
   std::function<void(std::size_t done, std::size_t total)> on_prompt;  // while the prompt is read
   std::function<void(const std::string& message)> on_warning;
   std::function<bool()> cancelled;  // asked between passes

@@ -29,9 +29,13 @@ void catch_interrupts(InterruptMode mode) {
   CHECK(sigaction(SIGINT, &action, nullptr) == 0);
 }
 
-bool interrupted() { return interrupt_flag != 0; }
+bool interrupted() {
+  return interrupt_flag != 0;
+}
 
-void clear_interrupt() { interrupt_flag = 0; }
+void clear_interrupt() {
+  interrupt_flag = 0;
+}
 
 int wake_fd() {
   if (wake_pipe[0] < 0) CHECK(pipe2(wake_pipe, O_NONBLOCK | O_CLOEXEC) == 0, "errno {}", errno);

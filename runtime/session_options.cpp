@@ -1,8 +1,13 @@
 #include "runtime/session_options.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
-#include <map>
+#include <algorithm>
 #include <random>
+
+#include "runtime/check.h"
 
 namespace tandem {
 namespace {
@@ -40,28 +45,36 @@ std::uint64_t make_random_seed() {
   return device();  // 32 bits: short enough to type in again
 }
 
+void add_words(CLI::App& app, const std::string& name, const std::vector<std::string>& words, const std::string& help,
+               const std::string& type, const std::function<void(std::size_t)>& set) {
+  const auto choose = [name, words, set](const std::string& given) {
+    const auto found = std::find(words.begin(), words.end(), given);
+    if (found == words.end()) fail_input("{}: expected {}, found \"{}\"", name, fmt::join(words, " or "), given);
+    set(static_cast<std::size_t>(found - words.begin()));
+  };
+  app.add_option_function<std::string>(name, choose, help)->type_name(type);
+}
+
 void add_engine_flags(CLI::App& app, EngineOptions& options) {
   app.add_option("MODEL", options.model, "GGUF file, or any shard of a split one")->required()->type_name("");
   app.add_option("--mtp", options.mtp, "separate GGUF file with the draft head")->type_name("FILE");
-  app.add_flag("!--no-mtp", options.use_mtp, "leave the draft head out");
+  app.add_flag_callback(
+      "--no-mtp", [&options] { options.use_mtp = false; }, "leave the draft head out");
   app.add_option("--device", options.device, "auto, cpu or cuda:N (default auto: a GPU if this build can use one)")
       ->type_name("NAME");
   app.add_option("--workers", options.workers, "CPU threads, 0 for one per core (default 0)")
       ->type_name("N")
-      ->check(CLI::Range(0, 4096));
+      ->check(CLI::Range(0, 4096).description(""));
   app.add_option("--context", options.context,
                  "positions that a conversation may fill (default 32768, or the model's own limit if smaller)")
       ->type_name("N")
-      ->check(CLI::Range(std::size_t{16}, std::size_t{1} << 24));
+      ->check(CLI::Range(std::size_t{16}, std::size_t{1} << 24).description(""));
   app.add_option("--prefill-chunk", options.prefill_chunk,
                  "prompt tokens per pass; never changes the text (default 512)")
       ->type_name("N")
-      ->check(CLI::Range(std::size_t{1}, kMaxPrefillChunk));
-  app.add_option("--kv", options.kv, "f16 or f32: how keys and values are kept (default f16)")
-      ->type_name("TYPE")
-      ->transform(CLI::CheckedTransformer(std::map<std::string, KvType>{{"f16", KvType::kF16}, {"f32", KvType::kF32}},
-                                          CLI::ignore_case)
-                      .description(""));
+      ->check(CLI::Range(std::size_t{1}, kMaxPrefillChunk).description(""));
+  add_words(app, "--kv", {"f16", "f32"}, "f16 or f32: how keys and values are kept (default f16)", "TYPE",
+            [&options](std::size_t word) { options.kv = word == 0 ? KvType::kF16 : KvType::kF32; });
 }
 
 void add_sampling_flags(CLI::App& app, SamplingChoices& choices) {
@@ -87,7 +100,10 @@ void add_sampling_flags(CLI::App& app, SamplingChoices& choices) {
 }
 
 void add_chat_flags(CLI::App& app, ChatChoices& choices) {
-  app.add_flag("--think,!--no-think", choices.thinking, "let the model think before it answers (default on)");
+  app.add_flag_callback(
+      "--think", [&choices] { choices.thinking = true; }, "let the model think first (default)");
+  app.add_flag_callback(
+      "--no-think", [&choices] { choices.thinking = false; }, "let the model answer at once");
   app.add_option("--reasoning-effort", choices.effort, "low, medium or xhigh, with thinking (default xhigh)")
       ->type_name("LEVEL");
   app.add_option("--system", choices.system, "system message")->type_name("TEXT");
@@ -96,7 +112,7 @@ void add_chat_flags(CLI::App& app, ChatChoices& choices) {
 void add_length_flags(CLI::App& app, std::size_t& max_tokens, std::vector<std::string>& stop_strings) {
   app.add_option("--max-tokens", max_tokens, "end the answer after N tokens (default: when the context is full)")
       ->type_name("N")
-      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 24));
+      ->check(CLI::Range(std::size_t{1}, std::size_t{1} << 24).description(""));
   app.add_option("--stop", stop_strings, "end the answer before this text; may be given several times")
       ->type_name("TEXT")
       ->take_all()

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,6 +38,10 @@ struct ChatChoices {
   std::string effort = "xhigh";
   std::string system;
 };
+
+// A flag that takes one of `words`; `set` gets the index of the chosen one. Another word is an InputError.
+void add_words(CLI::App& app, const std::string& name, const std::vector<std::string>& words, const std::string& help,
+               const std::string& type, const std::function<void(std::size_t)>& set);
 
 // MODEL, --mtp, --no-mtp, --device, --workers, --context, --prefill-chunk, --kv.
 void add_engine_flags(CLI::App& app, EngineOptions& options);

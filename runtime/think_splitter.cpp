@@ -45,7 +45,9 @@ ThinkSplitter::Parts ThinkSplitter::push(std::string_view text) {
   return parts;
 }
 
-ThinkSplitter::Parts ThinkSplitter::flush() { return Parts{std::exchange(held_, {}), {}}; }
+ThinkSplitter::Parts ThinkSplitter::flush() {
+  return Parts{std::exchange(held_, {}), {}};
+}
 
 std::string ThinkSplitter::take_answer(std::string_view text) {
   if (skip_line_feeds_) {

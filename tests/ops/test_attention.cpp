@@ -252,5 +252,29 @@ TEST_P(Attention, OneSharpKey) {
     expect_attention_twin<float>(machine(), {2, 1, 1, 16, n}, Values::kLarge, random);
 }
 
+// Values that vanish under their weights leave -0 in every segment; the padding of the tree turns it into +0.
+TEST_P(Attention, SumsOfNegativeZero) {
+  constexpr std::size_t kDim = 8;
+  for (const std::size_t n : {64U, 128U, 129U, 192U, 300U}) {
+    Floats q(1, kDim), gate(1, kDim), keys(n, kDim), values(n, kDim);
+    q.fill([] { return 1e3F; });
+    gate.fill([] { return 1.0F; });
+    keys.fill([] { return -1.0F; });
+    values.fill([] { return -1e-30F; });
+    std::fill_n(keys.row(0), kDim, 1.0F);
+    std::fill_n(values.row(0), kDim, 0.0F);
+    std::vector<std::int32_t> positions(n), count = {static_cast<std::int32_t>(n)};
+    for (std::size_t i = 0; i < n; ++i) positions[i] = static_cast<std::int32_t>(i);
+    const KvView kv{KvType::kF32, keys.data(), values.data(), 1, kDim, n};
+    const auto run = [&](Ops& ops, std::size_t, std::size_t, Results& results) {
+      Floats& out = results.floats(1, kDim);
+      ops.attention(rows_of(q), kv, {positions.data(), count.data(), 1, n}, 1.0F, rows_of(gate), kDim, rows_of(out));
+      const std::size_t segments = (n + 63) / 64;
+      EXPECT_EQ(std::signbit(out.data()[3]), segments == 1 || segments == 2) << n << " positions";
+    };
+    expect_twin(machine(), {.what = fmt::format("{} positions", n), .inputs = {&q, &gate, &keys, &values}, .run = run});
+  }
+}
+
 }  // namespace
 }  // namespace tandem::testing
