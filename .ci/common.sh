@@ -164,7 +164,8 @@ show_progress() {
       exec 3>"$log"
     fi
     printf '%s\n' "$line" >&3
-    if [[ ! $line =~ ^\[([0-9]+)/([0-9]+)\]\ (.*)$ ]]; then continue; fi
+    # Step 0 is CMake running again before the real steps are counted.
+    if [[ ! $line =~ ^\[([1-9][0-9]*)/([0-9]+)\]\  ]]; then continue; fi
     percent=$((100 * BASH_REMATCH[1] / BASH_REMATCH[2]))
     if ((on_terminal)); then
       printf -v bar '%*s' $((percent / 4)) ''

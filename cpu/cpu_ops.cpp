@@ -26,7 +26,16 @@ namespace {
 // to wake a worker against 0.25 ns a weight (AMD EPYC 9xx5, 2 cores, 2026-11).
 constexpr std::size_t kSerialWork = 24 * 1024;
 
+// A tile kernel does about this many weights in the time of one unit of that work.
+constexpr std::size_t kTileSpeed = 8;
+
 bool is_block(const WeightView& w) { return dtype_info(w.type).kind == DTypeKind::kBlock; }
+
+std::vector<TileJob> make_jobs(const Activation& a, Rows y) {
+  std::vector<TileJob> jobs(y.rows);
+  for (std::size_t r = 0; r < jobs.size(); ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), y.row(r)};
+  return jobs;
+}
 
 void check_float_mode() {
   // R1: denormals are kept. A library that sets FTZ or DAZ in our threads would change the text.
@@ -46,7 +55,8 @@ struct CpuOps::Arena {
   tbb::task_arena arena;
 };
 
-CpuOps::CpuOps(int workers) {
+CpuOps::CpuOps(int workers, TileIsa isa) : isa_(isa) {
+  CHECK(tile_isa_supported(isa), "{}", tile_isa_name(isa));
   CHECK(workers >= 0, "{} workers", workers);
   const int cores = std::max(1, tbb::this_task_arena::max_concurrency());
   arena_ = std::make_unique<Arena>(workers == 0 ? cores : workers);
@@ -55,10 +65,17 @@ CpuOps::CpuOps(int workers) {
 CpuOps::~CpuOps() = default;
 
 std::string CpuOps::describe() const {
-  return fmt::format("CPU, AVX2, {} worker{}", arena_->count, arena_->count == 1 ? "" : "s");
+  return fmt::format("CPU, {}, {} worker{}", tile_isa_name(isa_), arena_->count, arena_->count == 1 ? "" : "s");
 }
 int CpuOps::workers() const { return arena_->count; }
-std::unique_ptr<Ops> make_cpu_ops(int workers) { return std::make_unique<CpuOps>(workers); }
+std::unique_ptr<Ops> make_cpu_ops(int workers, TileIsa isa) { return std::make_unique<CpuOps>(workers, isa); }
+
+std::shared_ptr<void> CpuOps::load(const Model& model, const LoadProgress& progress) {
+  const ParallelFor spread = [this](std::size_t n, const std::function<void(std::size_t)>& body) {
+    parallel(n, kSerialWork, body);
+  };
+  return weights_.load(model, spread, progress);
+}
 
 void CpuOps::parallel(std::size_t n, std::size_t work, const std::function<void(std::size_t)>& body) const {
   if (arena_->count == 1 || n == 1 || n * work < kSerialWork) {
@@ -71,6 +88,10 @@ void CpuOps::parallel(std::size_t n, std::size_t work, const std::function<void(
       for (std::size_t i = range.begin(); i < range.end(); ++i) body(i);
     });
   });
+}
+
+void CpuOps::parallel_tiles(std::size_t n, std::size_t columns, const std::function<void(std::size_t)>& body) const {
+  parallel(n, std::max<std::size_t>(1, kTileRows * columns / kTileSpeed), body);
 }
 
 // ---- products -------------------------------------------------------------------------------------------------------
@@ -88,17 +109,29 @@ std::int64_t CpuOps::quantize(ConstRows x, QuantRows q) {
 void CpuOps::matmul(const WeightView& w, const Activation& a, Rows y) {
   CHECK(y.cols == w.rows && y.rows == a.x.rows && w.cols == a.x.cols && (!is_block(w) || a.q.cols == w.cols),
         "{}: [{}, {}] times [{}, {}] into [{}, {}]", w.name, w.rows, w.cols, a.x.rows, a.x.cols, y.rows, y.cols);
+  if (is_block(w))
+    if (const PackedMatrix* packed = weights_.matrix(w)) return matmul_tiles(*packed, a, y);
   // A strip of weight rows per task; wide batches spread over more strips than narrow ones.
   const std::size_t strip = std::clamp<std::size_t>(kSerialWork / 2 / (w.cols * std::min<std::size_t>(y.rows, 8)), 1, 64);
   const std::size_t strips = (w.rows + strip - 1) / strip;
-  std::vector<QuantJob> jobs(is_block(w) ? y.rows : 0);
-  for (std::size_t r = 0; r < jobs.size(); ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), y.row(r)};
+  const std::vector<TileJob> jobs = is_block(w) ? make_jobs(a, y) : std::vector<TileJob>{};
   parallel(strips, strip * w.cols * y.rows, [&](std::size_t i) {
     const std::size_t first = i * strip, last = std::min(w.rows, first + strip);
     if (is_block(w))
       matmul_block_rows(w, first, last, jobs.data(), jobs.size());
     else
       matmul_float_rows(w, first, last, a.x, y);
+  });
+}
+
+void CpuOps::matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y) const {
+  const TileFunction kernel = tile_function(isa_, w.type);
+  const std::vector<TileJob> rows = make_jobs(a, y);
+  parallel_tiles(w.tiles(), w.cols * std::max<std::size_t>(1, y.rows / 2), [&](std::size_t t) {
+    thread_local std::vector<TileJob> jobs;
+    jobs = rows;
+    for (TileJob& job : jobs) job.y += t * kTileRows;
+    kernel(w.tile(t), w.cols, jobs.data(), jobs.size(), w.tile_rows(t), w.scale);
   });
 }
 
@@ -239,95 +272,7 @@ void CpuOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists, 
   });
 }
 
-// ---- experts ----------------------------------------------------------------------------------------------------------
-
-namespace {
-
-struct FfnScratch {
-  std::vector<float> gate, up, d;
-  std::vector<std::int8_t> q;
-  std::vector<std::int32_t> s;
-  std::vector<QuantJob> jobs;
-};
-
-// One expert over a list of input rows; out[i] receives the result of rows[i].
-void ffn_rows(const ExpertWeights& w, const Activation& a, const std::vector<std::uint32_t>& rows, float* const* out) {
-  thread_local FfnScratch scratch;
-  const std::size_t count = rows.size(), ff = w.gate.rows;
-  scratch.gate.resize(count * ff);
-  scratch.up.resize(count * ff);
-  const auto product = [&](const WeightView& matrix, std::vector<float>& to) {
-    if (!is_block(matrix)) {
-      for (std::size_t i = 0; i < count; ++i)
-        matmul_float_rows(matrix, 0, ff, a.x.slice(rows[i], 1), Rows(to.data() + i * ff, 1, ff));
-      return;
-    }
-    scratch.jobs.resize(count);
-    for (std::size_t i = 0; i < count; ++i)
-      scratch.jobs[i] = {a.q.q_row(rows[i]), a.q.d_row(rows[i]), a.q.s_row(rows[i]), to.data() + i * ff};
-    matmul_block_rows(matrix, 0, ff, scratch.jobs.data(), count);
-  };
-  product(w.gate, scratch.gate);
-  product(w.up, scratch.up);
-  silu_mul(scratch.gate.data(), scratch.up.data(), count * ff);
-  if (!is_block(w.down)) {
-    for (std::size_t i = 0; i < count; ++i)
-      matmul_float_rows(w.down, 0, w.down.rows, ConstRows(scratch.gate.data() + i * ff, 1, ff),
-                        Rows(out[i], 1, w.down.rows));
-    return;
-  }
-  scratch.q.resize(count * ff);
-  scratch.d.resize(count * ff / 32);
-  scratch.s.resize(count * ff / 16);
-  scratch.jobs.clear();
-  for (std::size_t i = 0; i < count; ++i) {
-    std::int8_t* q = scratch.q.data() + i * ff;
-    float* d = scratch.d.data() + i * (ff / 32);
-    std::int32_t* s = scratch.s.data() + i * (ff / 16);
-    if (quantize_row(scratch.gate.data() + i * ff, ff, q, d, s))
-      scratch.jobs.push_back({q, d, s, out[i]});
-    else
-      std::fill_n(out[i], w.down.rows, NAN);  // stays visible: the next quantisation reports the row
-  }
-  matmul_block_rows(w.down, 0, w.down.rows, scratch.jobs.data(), scratch.jobs.size());
-}
-
-}  // namespace
-
-void CpuOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
-  // The (row, rank) pairs of every expert that has any, so that a weight is decoded once for all its rows.
-  std::vector<std::vector<std::uint32_t>> pairs(static_cast<std::size_t>(bank.experts));
-  for (std::size_t i = 0; i < routes.rows * routes.used; ++i)
-    pairs[static_cast<std::size_t>(routes.expert[i])].push_back(static_cast<std::uint32_t>(i));
-  std::vector<std::size_t> busy;
-  for (std::size_t e = 0; e < pairs.size(); ++e)
-    if (!pairs[e].empty()) busy.push_back(e);
-  std::sort(busy.begin(), busy.end(), [&](std::size_t l, std::size_t r) { return pairs[l].size() > pairs[r].size(); });
-  parallel(busy.size(), 3 * bank.gate.rows * bank.gate.cols, [&](std::size_t i) {
-    std::vector<std::uint32_t> rows;
-    std::vector<float*> out;
-    for (const std::uint32_t pair : pairs[busy[i]]) {
-      rows.push_back(pair / static_cast<std::uint32_t>(routes.used));
-      out.push_back(y.row(pair));
-    }
-    ffn_rows(bank.expert(static_cast<int>(busy[i])), a, rows, out.data());
-  });
-}
-
-void CpuOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
-  // Wide batches are cut by rows; a single row is one task (the routed experts beside it fill the workers).
-  constexpr std::size_t kStrip = 8;
-  const std::size_t strips = (y.rows + kStrip - 1) / kStrip;
-  parallel(strips, kStrip * 3 * weights.gate.rows * weights.gate.cols, [&](std::size_t i) {
-    std::vector<std::uint32_t> rows;
-    std::vector<float*> out;
-    for (std::size_t r = i * kStrip; r < std::min(y.rows, (i + 1) * kStrip); ++r) {
-      rows.push_back(static_cast<std::uint32_t>(r));
-      out.push_back(y.row(r));
-    }
-    ffn_rows(weights, a, rows, out.data());
-  });
-}
+// ---- experts: cpu_experts.cpp; their combination ---------------------------------------------------------------------
 
 void CpuOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) {
   parallel(out.rows, routes.used * out.cols, [&](std::size_t r) {

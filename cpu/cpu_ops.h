@@ -5,6 +5,8 @@
 #include <memory>
 #include <string>
 
+#include "cpu/kernels/tile_kernels.h"
+#include "cpu/packed_weights.h"
 #include "cpu/reference_ops.h"
 
 namespace tandem {
@@ -12,12 +14,18 @@ namespace tandem {
 // REQUIRES a processor with AVX2, FMA and F16C (runtime/main.cpp checks before it makes one).
 class CpuOps : public ReferenceOps {
  public:
-  // workers: threads that compute, the calling one included; 0 = one per core available to the process.
-  explicit CpuOps(int workers);
+  // workers: threads that compute, the calling one included; 0 = one per core available to the process. REQUIRES an
+  // instruction set that this processor has.
+  explicit CpuOps(int workers, TileIsa isa = best_tile_isa());
   ~CpuOps() override;
   std::string describe() const override;
   int workers() const;
+  TileIsa isa() const { return isa_; }
+  // body(i) for 0 <= i < n tiles of `columns` columns each (times the rows they meet), spread over the workers when the
+  // whole is worth it.
+  void parallel_tiles(std::size_t n, std::size_t columns, const std::function<void(std::size_t)>& body) const;
 
+  std::shared_ptr<void> load(const Model& model, const LoadProgress& progress) override;
   std::int64_t quantize(ConstRows x, QuantRows q) override;
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
   void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
@@ -46,9 +54,14 @@ class CpuOps : public ReferenceOps {
   // body(i) for 0 <= i < n, spread over the workers when the whole is worth it: `work` estimates one body in weights
   // or values touched.
   void parallel(std::size_t n, std::size_t work, const std::function<void(std::size_t)>& body) const;
+  // y = W x for the tiles of a loaded matrix.
+  void matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y) const;
+
   std::unique_ptr<Arena> arena_;
+  TileIsa isa_;
+  PackedWeights weights_;
 };
 
-std::unique_ptr<Ops> make_cpu_ops(int workers);
+std::unique_ptr<Ops> make_cpu_ops(int workers, TileIsa isa = best_tile_isa());
 
 }  // namespace tandem

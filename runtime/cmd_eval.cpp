@@ -15,6 +15,7 @@
 #include "runtime/interrupt.h"
 #include "runtime/output.h"
 #include "runtime/progress.h"
+#include "runtime/reference_eval.h"
 #include "runtime/session_options.h"
 
 namespace tandem {
@@ -26,6 +27,8 @@ struct EvalOptions {
   EvaluateOptions evaluate;
   std::size_t last = 0;  // rows dumped or compared: the last N positions of every window; 0 = all
   bool parse_special = false, json = false;
+  bool reference = false;                     // compare with the float32 machine
+  std::string reference_model, per_position;  // ... running this file instead of the model; a CSV file of positions
 };
 
 std::string read_file(const std::string& flag, const std::string& path) {
@@ -51,20 +54,22 @@ std::vector<TokenId> read_tokens(const std::string& path, std::size_t vocabulary
   return ids;
 }
 
-// Raw float32 rows of `width` values, written to a temporary name and renamed at the end.
-class LogitsFile {
+// A file that a flag asks for, written under a temporary name and renamed at the end. Opened before the work begins, so
+// that a path that cannot be written is known at once.
+class OutputFile {
  public:
-  LogitsFile(const std::string& path, std::size_t width) : path_(path), width_(width) {
+  OutputFile(std::string flag, const std::string& path) : flag_(std::move(flag)), path_(path) {
     file_.open(path + ".tmp", std::ios::binary | std::ios::trunc);
-    if (!file_) fail_input("--dump-logits {}: cannot create the file: {}", path, std::strerror(errno));
+    if (!file_) fail_input("{} {}: cannot create the file: {}", flag_, path, std::strerror(errno));
   }
-  ~LogitsFile() {
+  ~OutputFile() {
     if (!finished_) std::remove((path_ + ".tmp").c_str());
   }
-  LogitsFile(const LogitsFile&) = delete;
-  LogitsFile& operator=(const LogitsFile&) = delete;
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+  void write(std::string_view bytes) { file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size())); }
   void write(std::span<const float> row) {
-    file_.write(reinterpret_cast<const char*>(row.data()), static_cast<std::streamsize>(width_ * sizeof(float)));
+    write(std::string_view(reinterpret_cast<const char*>(row.data()), row.size_bytes()));
   }
   void finish() {
     file_.close();
@@ -72,13 +77,12 @@ class LogitsFile {
     const bool synced = fd >= 0 && ::fsync(fd) == 0;
     if (fd >= 0) ::close(fd);
     if (!file_ || !synced || std::rename((path_ + ".tmp").c_str(), path_.c_str()) != 0)
-      fail_input("--dump-logits {}: cannot write the file: {}", path_, std::strerror(errno));
+      fail_input("{} {}: cannot write the file: {}", flag_, path_, std::strerror(errno));
     finished_ = true;
   }
 
  private:
-  std::string path_;
-  std::size_t width_;
+  std::string flag_, path_;
   std::ofstream file_;
   bool finished_ = false;
 };
@@ -157,11 +161,116 @@ void print_text(const EvaluateResult& result, std::size_t window) {
         result.comparison->max_difference));
 }
 
-int eval(EvalOptions options, const OpsFactory& make_ops) {
+void print_summary_json(const ReferenceComparison& comparison, const ReferenceSummary& summary, Engine& model,
+                        Engine& reference, const EvalOptions& options) {
+  const auto side = [](const std::filesystem::path& path, const Engine& engine, double nll, double perplexity,
+                       double top1) {
+    return nlohmann::ordered_json{{"file", path.string()},
+                                  {"machine", engine.ops().describe()},
+                                  {"nll", nll},
+                                  {"perplexity", perplexity},
+                                  {"top1", top1}};
+  };
+  const std::filesystem::path other =
+      options.reference_model.empty() ? options.engine.model : std::filesystem::path(options.reference_model);
+  const nlohmann::ordered_json json{
+      {"tokens", comparison.tokens},
+      {"scored", summary.scored},
+      {"windows", comparison.windows},
+      {"model", side(options.engine.model, model, summary.nll, summary.perplexity(), summary.top1)},
+      {"reference",
+       side(other, reference, summary.reference_nll, summary.reference_perplexity(), summary.reference_top1)},
+      {"perplexity_ratio", summary.perplexity_ratio()},
+      {"kl",
+       {{"mean", summary.kl_mean}, {"median", summary.kl_median}, {"p99", summary.kl_p99}, {"max", summary.kl_max}}},
+      {"top1_agreement", summary.top1_agreement}};
+  write_stdout(json.dump(1) + "\n");
+}
+
+void print_summary_text(const ReferenceComparison& comparison, const ReferenceSummary& summary, Engine& model,
+                        Engine& reference, std::size_t window) {
+  const auto side = [](std::string_view name, const Engine& engine, double nll, double perplexity, double top1) {
+    return fmt::format("{:<10} nll {:.6f}  perplexity {:.4f}  top-1 {:.4f}  ({})\n", name, nll, perplexity, top1,
+                       engine.ops().describe());
+  };
+  std::string text = fmt::format("tokens {}, scored {}, windows of {}: {}\n", comparison.tokens, summary.scored, window,
+                                 comparison.windows);
+  text += side("model", model, summary.nll, summary.perplexity(), summary.top1);
+  text += side("reference", reference, summary.reference_nll, summary.reference_perplexity(), summary.reference_top1);
+  text += fmt::format("perplexity ratio {:.6f}, top-1 agreement {:.4f}\n", summary.perplexity_ratio(),
+                      summary.top1_agreement);
+  text += fmt::format("KL(reference || model): mean {:.3e}, median {:.3e}, p99 {:.3e}, largest {:.3e}\n",
+                      summary.kl_mean, summary.kl_median, summary.kl_p99, summary.kl_max);
+  write_stdout(text);
+}
+
+void show_warnings(const Engine& engine) {
+  for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
+}
+
+void require_window(const Engine& engine, std::string_view where, std::size_t window) {
+  if (window > engine.context())
+    fail_input("{}: a window of {} tokens does not fit the context of {}. Fix: --context {} or a smaller --window",
+               where, window, engine.context(), window);
+}
+
+// `eval --reference`: the model on its machine and the reference on the float32 one, window by window.
+int eval_reference(const EvalOptions& options, Engine& engine, std::span<const TokenId> tokens,
+                   const OpsFactory& make_reference_ops) {
+  if (tokens.size() < 2)
+    fail_input("eval --reference: expected at least two tokens to score one, found {}", tokens.size());
+  EngineOptions reference_options = options.engine;
+  reference_options.use_mtp = false;
+  reference_options.mtp.clear();
+  reference_options.kv = KvType::kF32;
+  if (!options.reference_model.empty()) reference_options.model = options.reference_model;
+  std::optional<OutputFile> csv;
+  if (!options.per_position.empty()) csv.emplace("--per-position", options.per_position);
+  Engine reference(reference_options, make_reference_ops);
+  if (!options.reference_model.empty()) {
+    require_same_vocabulary(engine.tokenizer(), options.engine.model.string(), reference.tokenizer(),
+                            "--reference-model " + options.reference_model);
+    show_warnings(reference);
+    require_window(reference, "--reference-model " + options.reference_model,
+                   std::min(options.evaluate.window, tokens.size()));
+  }
+
+  SequenceState state = engine.new_state(), reference_state = reference.new_state();
+  Progress progress("evaluating twice", "tokens");
+  const auto comparison =
+      evaluate_against({engine.pipeline(), state}, {reference.pipeline(), reference_state}, tokens, options.evaluate,
+                       {[&](std::size_t done, std::size_t total) { progress.update(done, total); }, interrupted});
+  progress.clear();
+  if (!comparison) return 130;
+  if (csv) {
+    csv->write(per_position_csv(comparison->positions));
+    csv->finish();
+  }
+  const ReferenceSummary summary = summarize(comparison->positions);
+  if (options.json)
+    print_summary_json(*comparison, summary, engine, reference, options);
+  else
+    print_summary_text(*comparison, summary, engine, reference, options.evaluate.window);
+  return 0;
+}
+
+void check_flags(const EvalOptions& options) {
   if (options.text.empty() == options.tokens.empty()) fail_input("eval: expected one of --text FILE and --tokens IDS.json");
   if (options.evaluate.window < 2) fail_input("--window: expected at least 2 tokens, found {}", options.evaluate.window);
+  if (options.reference) {
+    const char* other = !options.compare.empty() ? "--compare" : !options.dump.empty() ? "--dump-logits" : "--last";
+    if (!options.compare.empty() || !options.dump.empty() || options.last != 0)
+      fail_input("eval: expected --reference or {}, found both. Fix: two runs", other);
+  } else if (!options.per_position.empty()) {
+    fail_input("--per-position: expected --reference or --reference-model with it, found neither");
+  }
+}
+
+int eval(EvalOptions options, const OpsFactory& make_ops, const OpsFactory& make_reference_ops) {
+  options.reference = options.reference || !options.reference_model.empty();
+  check_flags(options);
   Engine engine(options.engine, make_ops);
-  for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
+  show_warnings(engine);
   std::vector<TokenId> tokens;
   if (!options.tokens.empty()) {
     tokens = read_tokens(options.tokens, static_cast<std::size_t>(engine.model().shape.vocab));
@@ -170,17 +279,16 @@ int eval(EvalOptions options, const OpsFactory& make_ops) {
     tokens = engine.tokenizer().encode(read_file("--text", options.text), options.parse_special);
   }
   if (tokens.empty()) fail_input("eval: expected at least one token, found none");
-  if (std::min(options.evaluate.window, tokens.size()) > engine.context())
-    fail_input("eval: a window of {} tokens does not fit the context of {}. Fix: --context {} or a smaller --window",
-               std::min(options.evaluate.window, tokens.size()), engine.context(),
-               std::min(options.evaluate.window, tokens.size()));
+  require_window(engine, "eval", std::min(options.evaluate.window, tokens.size()));
   options.evaluate.chunk = engine.prefill_chunk();
+  catch_interrupts(InterruptMode::kOnce);
+  if (options.reference) return eval_reference(options, engine, tokens, make_reference_ops);
 
   const auto width = static_cast<std::size_t>(engine.model().shape.vocab);
   const RowSelection selection{options.last, options.evaluate.window, tokens.size()};
-  std::optional<LogitsFile> dump;
+  std::optional<OutputFile> dump;
   std::optional<ReferenceLogits> reference;
-  if (!options.dump.empty()) dump.emplace(options.dump, width);
+  if (!options.dump.empty()) dump.emplace("--dump-logits", options.dump);
   if (!options.compare.empty())
     reference.emplace(options.compare, width, selection.count(options.evaluate.last_window));
 
@@ -196,7 +304,6 @@ int eval(EvalOptions options, const OpsFactory& make_ops) {
     };
   hooks.progress = [&](std::size_t done, std::size_t total) { progress.update(done, total); };
   hooks.cancelled = interrupted;
-  catch_interrupts(InterruptMode::kOnce);
   SequenceState state = engine.new_state();
   const auto result = evaluate(engine.pipeline(), state, tokens, options.evaluate, hooks);
   progress.clear();
@@ -211,14 +318,20 @@ int eval(EvalOptions options, const OpsFactory& make_ops) {
 
 }  // namespace
 
-void add_eval_command(CLI::App& app, const OpsFactory& make_ops, std::function<int()>& action) {
+void add_eval_command(CLI::App& app, const OpsFactory& make_ops, const OpsFactory& make_reference_ops,
+                      std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("eval", "Perplexity, top-1 rate and logits of a text");
   command->footer(
       "Examples:\n"
       "  tandem eval model.gguf --text book.txt\n"
       "  tandem eval model.gguf --tokens ids.json --last 16 --dump-logits out.f32\n"
       "  tandem eval other.gguf --text book.txt --compare out.f32 --json\n"
-      "Logits are float32, little-endian, one row of the vocabulary per position, positions in order.");
+      "  tandem eval model.gguf --text book.txt --reference --per-position out.csv\n"
+      "  tandem eval q4.gguf --text book.txt --reference-model f16.gguf\n"
+      "Logits are float32, little-endian, one row of the vocabulary per position, positions in order.\n"
+      "The reference multiplies with OpenBLAS and keeps no order of summation: between machines, --prefill-chunk and\n"
+      "--workers its figures agree to float32 rounding, not to the bit. It runs on the CPU, with keys and values in "
+      "f32.");
   const auto options = std::make_shared<EvalOptions>();
   add_engine_flags(*command, options->engine);
   command->add_option("--text", options->text, "text to score, cut into windows that each start from nothing")
@@ -231,9 +344,20 @@ void add_eval_command(CLI::App& app, const OpsFactory& make_ops, std::function<i
   command->add_option("--dump-logits", options->dump, "write the logits rows")->type_name("OUT.f32");
   command->add_option("--compare", options->compare, "compare with rows dumped before: KL, top-1 agreement")
       ->type_name("REF.f32");
+  command->add_flag("--reference", options->reference,
+                    "run the text in unquantised float32 as well: KL, top-1 agreement, perplexity ratio");
+  command
+      ->add_option("--reference-model", options->reference_model,
+                   "the same, with another file of the same vocabulary in float32 as the reference")
+      ->type_name("FILE");
+  command
+      ->add_option("--per-position", options->per_position,
+                   "write one CSV line per scored token: nll of both, KL, whether the most likely tokens are equal")
+      ->type_name("FILE.csv");
   command->add_flag("--json", options->json, "machine-readable result");
-  command->callback(
-      [options, &make_ops, &action] { action = [options, &make_ops] { return eval(*options, make_ops); }; });
+  command->callback([options, &make_ops, &make_reference_ops, &action] {
+    action = [options, &make_ops, &make_reference_ops] { return eval(*options, make_ops, make_reference_ops); };
+  });
 }
 
 }  // namespace tandem

@@ -179,8 +179,9 @@ std::string inspect_json(const InspectReport& report, const std::optional<Inspec
   root["runnable"] = report.supported && !report.mtp_only && report.problem.empty();
   root["problem"] = report.problem;
   root["warnings"] = report.warnings;
-  root["mtp"] = {
-      {"present", report.shape && report.shape->mtp_layers > 0}, {"only", report.mtp_only}, {"note", report.mtp_note}};
+  root["mtp"] = {{"present", report.mtp_only || (report.shape && report.shape->mtp_layers > 0)},
+                 {"only", report.mtp_only},
+                 {"note", report.mtp_note}};
   root["shape"] = report.shape ? shape_json(*report.shape) : Json();
   root["tokenizer"] = report.tokenizer ? tokenizer_json(*report.tokenizer) : Json();
   root["total"] = total_json(report.total);

@@ -133,16 +133,22 @@ std::optional<TokenizerSummary> tokenizer_summary(const Gguf& gguf) {
   return summary;
 }
 
+// A separate MTP file: its shape is shown when its metadata is complete, which it need not be.
+void try_mtp_file(InspectReport& report) {
+  report.mtp_only = true;
+  report.mtp_note = fmt::format("this file holds only the MTP block blk.{}; give it to a model with --mtp",
+                                find_mtp_block(report.gguf));
+  try {
+    report.shape = read_model_shape(report.gguf, report.warnings);
+  } catch (const InputError& error) {
+    report.warnings.emplace_back(error.what());
+  }
+}
+
 // Reads the shape and tries the real binding, so that what inspect calls usable is what the runtime accepts.
 void try_model(const std::filesystem::path& path, InspectReport& report) {
   try {
     report.shape = read_model_shape(report.gguf, report.warnings);
-    report.mtp_only = is_mtp_only(report.gguf) && find_mtp_block(report.gguf) >= 0;
-    if (report.mtp_only) {
-      report.mtp_note = fmt::format("this file holds only the MTP block blk.{}; give it to a model with --mtp",
-                                    find_mtp_block(report.gguf));
-      return;
-    }
     const Model model = Model::open(path);
     report.shape = model.shape;
     report.warnings = model.warnings;
@@ -160,7 +166,11 @@ InspectReport make_inspect_report(const std::filesystem::path& path) {
     if (const auto* text = std::get_if<std::string_view>(value)) report.architecture = *text;
   }
   report.supported = is_qwen4exp(report.gguf);
-  if (report.supported) try_model(path, report);
+  if (report.supported && is_mtp_only(report.gguf)) {
+    try_mtp_file(report);
+  } else if (report.supported) {
+    try_model(path, report);
+  }
   if (report.shape) {
     report.tensors = sort_tensors(report.gguf, *report.shape);
     report.weights = weight_bytes(report.tensors);

@@ -90,7 +90,6 @@ void add_shape(Text& text, const InspectReport& report) {
   }
   text.field("vocabulary", fmt::format("{} tokens", grouped(s.vocab)));
   text.field("trained context", fmt::format("{} tokens", grouped(s.max_positions)));
-  text.field("MTP", report.mtp_note.empty() ? "unknown, see the problem below" : report.mtp_note);
 }
 
 void add_model(Text& text, const InspectReport& report) {
@@ -105,6 +104,7 @@ void add_model(Text& text, const InspectReport& report) {
   }
   text.field("architecture", shown);
   if (report.shape) add_shape(text, report);
+  text.field("MTP", report.mtp_note.empty() ? "unknown, see the problem below" : report.mtp_note);
 }
 
 void add_tokenizer(Text& text, const TokenizerSummary& tokenizer) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "cpu/cpu_ops.h"
+#include "cpu/float_ops.h"
 #include "gpu/gpu_ops.h"
 #include "runtime/check.h"
 #include "runtime/cmd_chat.h"
@@ -114,7 +115,8 @@ int run_command_line(int argc, char** argv) {
   std::function<int()> action;
   add_chat_command(app, factory, action);
   add_run_command(app, factory, action);
-  add_eval_command(app, factory, action);
+  const OpsFactory reference_factory = [](const EngineOptions& options) { return make_float_ops(options.workers); };
+  add_eval_command(app, factory, reference_factory, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {

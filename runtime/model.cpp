@@ -21,14 +21,17 @@ std::string mtp_advice(std::string_view what) {
   return fmt::format("{}, or run without drafts (--no-mtp)", what);
 }
 
-// A model with holes is refused by the first hole; a file without any trunk block may be a separate MTP file.
+// Before the metadata is read: what a separate MTP file says about the trunk may be incomplete.
+void refuse_mtp_only(const Gguf& gguf) {
+  if (!is_qwen4exp(gguf) || !is_mtp_only(gguf)) return;
+  fail_input(
+      "{}: expected a complete model, found only the MTP draft block. Fix: give the model file, and this one as its "
+      "MTP file (--mtp FILE).",
+      gguf.name());
+}
+
+// A model with holes is refused by the first hole.
 void check_blocks(const Gguf& gguf, const ModelShape& shape) {
-  if (is_mtp_only(gguf) && find_mtp_block(gguf) >= 0) {
-    fail_input(
-        "{}: expected a complete model, found only the MTP draft block. Fix: give the model file, and this one "
-        "as its MTP file (--mtp FILE).",
-        gguf.name());
-  }
   std::set<int> present;
   for (const GgufTensor& tensor : gguf.tensors()) present.insert(block_of(tensor.name));
   for (int block = 0; block < shape.layers; ++block) {
@@ -42,8 +45,9 @@ std::string list_unused(std::string_view file, const std::vector<std::string_vie
   constexpr std::size_t kShown = 8;
   std::string text = fmt::format("{}: {} tensor{} of the file {} not used: ", file, names.size(),
                                  names.size() == 1 ? "" : "s", names.size() == 1 ? "is" : "are");
-  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i)
+  for (std::size_t i = 0; i < std::min(kShown, names.size()); ++i) {
     text += fmt::format("{}{}", i > 0 ? ", " : "", names[i]);
+  }
   return names.size() > kShown ? text + ", ..." : text;
 }
 
@@ -227,6 +231,7 @@ Model Model::bind(Gguf gguf, std::optional<Gguf> mtp_gguf, MtpPolicy policy) {
   Model model;
   model.gguf_ = std::make_unique<Gguf>(std::move(gguf));
   if (mtp_gguf) model.mtp_gguf_ = std::make_unique<Gguf>(std::move(*mtp_gguf));
+  refuse_mtp_only(*model.gguf_);
   model.shape = read_model_shape(*model.gguf_, model.warnings);
   check_blocks(*model.gguf_, model.shape);
   const int bundled_block = model.shape.mtp_layers > 0 ? model.shape.layers : -1;

@@ -400,13 +400,11 @@ int find_mtp_block(const Gguf& gguf) {
 }
 
 bool is_mtp_only(const Gguf& gguf) {
-  const std::int64_t blocks = gguf.integer(full_key("block_count")).value_or(0);
-  const std::int64_t mtp = gguf.integer(full_key("nextn_predict_layers")).value_or(0);
-  if (mtp <= 0) return false;
-  return std::none_of(gguf.tensors().begin(), gguf.tensors().end(), [&](const GgufTensor& tensor) {
-    const int block = block_of(tensor.name);
-    return block >= 0 && block < blocks - mtp;
-  });
+  const int mtp = find_mtp_block(gguf);
+  return mtp >= 0 && std::none_of(gguf.tensors().begin(), gguf.tensors().end(), [mtp](const GgufTensor& tensor) {
+           const int block = block_of(tensor.name);
+           return block >= 0 && block != mtp;
+         });
 }
 
 void check_mtp_metadata(const ModelShape& trunk, const Gguf& mtp) {

@@ -25,7 +25,8 @@ bool is_qwen4exp(const Gguf& gguf);
 // the tensor.
 ModelShape read_model_shape(const Gguf& gguf, std::vector<std::string>& warnings);
 
-// True when the file announces MTP blocks and has no tensor of any trunk block: a separate MTP file.
+// True when the file has nextn.* tensors in one block and no tensor of any other block: a separate MTP file. Decided by
+// the tensors alone, since such files differ in what their metadata says.
 bool is_mtp_only(const Gguf& gguf);
 
 // The N of "blk.N." in a tensor name, or -1.

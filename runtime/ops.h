@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -88,10 +89,18 @@ struct GdnScan {
                           // of the replay. Empty: the state advances over the new rows.
 };
 
+// Told while weights are packed: bytes done of all.
+using LoadProgress = std::function<void(std::size_t done, std::size_t total)>;
+
 class Ops {
  public:
   virtual ~Ops() = default;
   virtual std::string describe() const = 0;  // machine, instruction set, workers
+
+  // Puts the model's matrices into this machine's own form (packs, uploads). Products work without it, from the mapped
+  // file, only slower. The form is kept while the returned token (may be null) lives; the model must outlive it, and the
+  // machine too.
+  virtual std::shared_ptr<void> load(const Model& model, const LoadProgress& progress);
 
   // ---- products ---------------------------------------------------------------------------------------------------
   // R2. Returns the first row that holds a non-finite value, or -1. A block whose 127/amax overflows (amax below

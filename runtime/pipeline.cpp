@@ -4,8 +4,14 @@
 
 namespace tandem {
 
-Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_)
-    : model(model_), ops(ops_), max_rows(std::max(max_rows_, kMaxWindow)), output_hc(make_hc_params(model_.output_hc)) {
+std::shared_ptr<void> Ops::load(const Model&, const LoadProgress&) { return nullptr; }
+
+Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadProgress& progress)
+    : model(model_),
+      ops(ops_),
+      max_rows(std::max(max_rows_, kMaxWindow)),
+      loaded(ops_.load(model_, progress)),
+      output_hc(make_hc_params(model_.output_hc)) {
   for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(layer));
   if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table);
   ws = std::make_unique<Workspace>(model.shape, max_rows, static_cast<std::size_t>(model.shape.max_positions));
@@ -33,8 +39,8 @@ PassOutput Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const W
   return out;
 }
 
-Pipeline::Pipeline(const Model& model, Ops& ops, std::size_t max_rows)
-    : impl_(std::make_unique<Impl>(model, ops, max_rows)) {}
+Pipeline::Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadProgress& progress)
+    : impl_(std::make_unique<Impl>(model, ops, max_rows, progress)) {}
 Pipeline::~Pipeline() = default;
 
 std::size_t Pipeline::max_rows() const { return impl_->max_rows; }

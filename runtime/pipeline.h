@@ -29,8 +29,9 @@ struct PassOutput {
 
 class Pipeline {
  public:
-  // max_rows bounds the rows of one pass (prefill chunk); all work memory is reserved here.
-  Pipeline(const Model& model, Ops& ops, std::size_t max_rows);
+  // max_rows bounds the rows of one pass (prefill chunk); all work memory is reserved, and the weights are loaded into the
+  // machine here.
+  Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadProgress& progress = {});
   ~Pipeline();
 
   // Runs `tokens` at the end of the sequence. REQUIRES 0 < tokens.size() <= max_rows(), room in the state, no open

@@ -1,9 +1,9 @@
-// Implements  Ops::matmul for block formats, Ops::quantize (docs/numerics.md R2, R3, R4).
-// When        any block format, any K that is a multiple of 32, 1 or more rows.
+// Implements  Ops::matmul for block formats from the file's rows, Ops::quantize (docs/numerics.md R2, R3, R4).
+// When        formats without a tile layout (TQ1_0, TQ2_0, NVFP4, Q1_0), and matrices that were not loaded.
 // How         a weight row is decoded once into int8 codes, int16 multipliers and float scales (L1-resident), then met
 //             by every activation row: |c| * sign(q, c) pairs (maddubs), times the half-block multiplier (madd), eight
 //             blocks reduced together; the fma chain of a segment is scalar, as the contract orders it.
-// Measured    bench/results (nano decode and prefill); the tiled, instruction-set specific kernels replace it.
+// Measured    bench/results, ISA "row".
 #include "cpu/kernels/dot_block.h"
 
 #include <immintrin.h>
@@ -59,39 +59,7 @@ void decode_row(const std::uint8_t* row, std::size_t k, DecodedRow& out) {
 using DecodeFunction = void (*)(const std::uint8_t*, std::size_t, DecodedRow&);
 
 DecodeFunction decoder(DType type) {
-  switch (type) {
-#define TANDEM_CASE(T) \
-  case DType::T:       \
-    return &decode_row<DType::T>
-    TANDEM_CASE(Q4_0);
-    TANDEM_CASE(Q4_1);
-    TANDEM_CASE(Q5_0);
-    TANDEM_CASE(Q5_1);
-    TANDEM_CASE(Q8_0);
-    TANDEM_CASE(Q2_K);
-    TANDEM_CASE(Q3_K);
-    TANDEM_CASE(Q4_K);
-    TANDEM_CASE(Q5_K);
-    TANDEM_CASE(Q6_K);
-    TANDEM_CASE(IQ2_XXS);
-    TANDEM_CASE(IQ2_XS);
-    TANDEM_CASE(IQ2_S);
-    TANDEM_CASE(IQ3_XXS);
-    TANDEM_CASE(IQ3_S);
-    TANDEM_CASE(IQ1_S);
-    TANDEM_CASE(IQ1_M);
-    TANDEM_CASE(IQ4_NL);
-    TANDEM_CASE(IQ4_XS);
-    TANDEM_CASE(TQ1_0);
-    TANDEM_CASE(TQ2_0);
-    TANDEM_CASE(MXFP4);
-    TANDEM_CASE(NVFP4);
-    TANDEM_CASE(Q1_0);
-    TANDEM_CASE(Q2_0);
-#undef TANDEM_CASE
-    default:
-      return nullptr;
-  }
+  return visit_block_type(type, []<DType T>() -> DecodeFunction { return &decode_row<T>; });
 }
 
 // Eight int32 per block: the products of block codes and activations, times the half-block multipliers, pairs summed.
@@ -119,7 +87,7 @@ inline void reduce_blocks(const __m256i* v, std::int32_t* out) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), _mm256_set_m128i(high, low));
 }
 
-float dot_row(const DecodedRow& w, std::size_t k, const QuantJob& job) {
+float dot_row(const DecodedRow& w, std::size_t k, const TileJob& job) {
   constexpr std::size_t kBlocks = kSegment / 32;
   const std::size_t blocks = k / 32;
   float segments[256];
@@ -156,10 +124,9 @@ float dot_row(const DecodedRow& w, std::size_t k, const QuantJob& job) {
 
 }  // namespace
 
-void matmul_block_rows(const WeightView& w, std::size_t first, std::size_t last, const QuantJob* jobs,
+void matmul_block_rows(const WeightView& w, std::size_t first, std::size_t last, const TileJob* jobs,
                        std::size_t job_count) {
   const DecodeFunction decode = decoder(w.type);
-  CHECK(decode != nullptr, "{}: {} is no block format", w.name, dtype_name(w.type));
   CHECK(w.cols % 32 == 0 && w.cols <= 128 * kSegment, "{}: {} columns", w.name, w.cols);
   thread_local DecodedRow row;
   row.resize(w.cols);

@@ -4,20 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "cpu/kernels/tile_kernels.h"
 #include "runtime/tensor.h"
 
 namespace tandem {
 
-// One quantised activation row and where its results go.
-struct QuantJob {
-  const std::int8_t* q;
-  const float* d;
-  const std::int32_t* s;
-  float* y;  // y[n] of weight row n
-};
-
-// y[n] = (W x)[n] * W.scale for weight rows first <= n < last and every job. REQUIRES at most 32,768 columns.
-void matmul_block_rows(const WeightView& w, std::size_t first, std::size_t last, const QuantJob* jobs,
+// jobs[j].y[n] = (W x)[n] * W.scale for weight rows first <= n < last and every job. REQUIRES at most 32,768 columns.
+void matmul_block_rows(const WeightView& w, std::size_t first, std::size_t last, const TileJob* jobs,
                        std::size_t job_count);
 
 // R2 for one row, the bits of quantize_row_ref.

@@ -62,7 +62,7 @@ class Terminal:
             self.pending = self.pending[len(whole):]
         return True
 
-    def expect(self, pattern, seconds=60):
+    def expect(self, pattern, seconds=30):
         """Waits for the pattern after what was matched before; returns the match."""
         deadline = time.monotonic() + seconds
         while True:
@@ -79,7 +79,7 @@ class Terminal:
 
     def prompt(self):
         """Waits until the chat asks for a message: libedit has put its prompt on a fresh line."""
-        self.expect(r"(?:^|\n|\r)> ")
+        self.expect(r"(?<![^\n\r])> ")
 
     def say(self, text):
         """Types a line and waits for what it shows, up to the next prompt. Returns it without the echo."""
@@ -97,10 +97,10 @@ class Terminal:
 
     def wait(self, seconds=20):
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            if self.read(0.05) is None:
-                break
-        pid, status = os.waitpid(self.pid, 0)
+        while self.read(0.05) is not None:
+            if time.monotonic() > deadline:
+                raise AssertionError(f"expected the chat to end, got:\n{self.screen[self.seen:]!r}")
+        _, status = os.waitpid(self.pid, 0)
         os.close(self.fd)
         self.pid = 0
         return os.waitstatus_to_exitcode(status)

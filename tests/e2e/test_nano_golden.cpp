@@ -7,9 +7,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cpu/float_ops.h"
 #include "runtime/evaluate.h"
 #include "runtime/pipeline.h"
-#include "tests/float_ops.h"
 #include "tests/golden_model.h"
 
 namespace tandem::testing {

@@ -254,20 +254,24 @@ TEST_P(Orders, FusedChains) {
   }
 }
 
+// exp(logit - largest) over their sum in rank order; enough rows for another order to show.
 TEST_P(Orders, RouterWeights) {
   Random random(68);
-  Floats logits(1, 64), weights(1, 10);
-  logits.fill([&] { return 3.0F * draw(random, Values::kNormal); });
-  Guarded<std::int32_t> experts(1, 10);
-  ASSERT_EQ(machine().route(rows_of(std::as_const(logits)), {experts.data(), weights.data(), 1, 10}), -1);
-  std::vector<float> e(10);
-  float total = 0.0F;
-  for (std::size_t k = 0; k < 10; ++k) {
-    const auto at = [&](std::size_t rank) { return logits.data()[experts.data()[rank]]; };
-    e[k] = exp_c(at(k) - at(0));
-    total += e[k];
+  constexpr std::size_t kRows = 40, kUsed = 10;
+  Floats logits(kRows, 64), weights(kRows, kUsed);
+  logits.fill([&] { return 2.0F * draw(random, Values::kNormal); });
+  Guarded<std::int32_t> experts(kRows, kUsed);
+  ASSERT_EQ(machine().route(rows_of(std::as_const(logits)), {experts.data(), weights.data(), kRows, kUsed}), -1);
+  for (std::size_t r = 0; r < kRows; ++r) {
+    const auto logit = [&](std::size_t rank) { return logits.row(r)[experts.row(r)[rank]]; };
+    std::vector<float> e(kUsed);
+    float total = 0.0F;
+    for (std::size_t k = 0; k < kUsed; ++k) {
+      e[k] = exp_c(logit(k) - logit(0));
+      total += e[k];
+    }
+    for (std::size_t k = 0; k < kUsed; ++k) EXPECT_EQ(bits(weights.row(r)[k]), bits(e[k] / total)) << r << ", " << k;
   }
-  for (std::size_t k = 0; k < 10; ++k) EXPECT_EQ(bits(weights.data()[k]), bits(e[k] / total)) << k;
 }
 
 }  // namespace

@@ -422,7 +422,7 @@ TEST_F(Reference, Combine) {
 // sigma(sign(s) * sqrt(max(|s|, 1e-6))): small products take the floor, a zero one gives one half.
 TEST_F(Reference, PleGate) {
   constexpr std::size_t kD = 48;
-  for (const float scale : {1.0F, 0.1F, 1e-3F, 1e-5F, 0.0F}) {
+  for (const float scale : {1.0F, 0.1F, 1e-3F, 1e-5F, 1e-8F, 1e-20F, 0.0F}) {
     const Floats key = make(2, kStreams * kD, Values::kNormal, scale), query = make(2, kStreams * kD),
                  value = make(2, kD);
     Floats gv(2, kStreams * kD);

@@ -179,6 +179,18 @@ TEST(Inspect, SeparateMtpFile) {
   EXPECT_EQ(text.text.find("Where it would live"), std::string::npos);
 }
 
+TEST(Inspect, SeparateMtpFileWithPoorMetadata) {
+  GgufBuilder builder = synthetic_mtp({}, false);
+  builder.remove("qwen4exp.ssm.state_size");
+  TempDir dir;
+  const Json json = inspect_json_of(builder.write(dir / "draft.gguf"));
+  EXPECT_EQ(json["mtp"]["present"], true);
+  EXPECT_EQ(json["problem"], "");
+  ASSERT_EQ(json["warnings"].size(), 1U);
+  expect_parts(json["warnings"][0].get<std::string>(), {"ssm.state_size"});
+  EXPECT_EQ(json["total"]["count"], 32);
+}
+
 TEST(Inspect, ModelWithoutMtp) {
   SyntheticOptions options;
   options.shape.mtp_layers = 0;

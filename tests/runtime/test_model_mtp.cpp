@@ -140,6 +140,10 @@ TEST(ModelMtp, BlockNumberIsTheFilesOwn) {
   mtp.add("qwen4exp.block_count", std::uint32_t{1});
   const BoundModel bound = bind(trunk_model(), mtp);
   EXPECT_EQ(bound->mtp->enorm.name, "blk.0.nextn.enorm.weight");
+  expect_parts(refusal(mtp), {"model.gguf: expected a complete model", "--mtp FILE"});
+  mtp.remove("qwen4exp.nextn_predict_layers");  // nor do the names depend on what the metadata says
+  rename_tensor(mtp, "blk.0.nextn.hc_head_up.weight", "output_hc_up.weight");
+  EXPECT_EQ(bind(trunk_model(), mtp)->mtp->head.up.name, "output_hc_up.weight");
 }
 
 TEST(ModelMtp, OtherNamesOfTheMixer) {

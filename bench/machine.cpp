@@ -1,0 +1,120 @@
+#include "bench/machine.h"
+
+#include <cpuid.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <array>
+#include <cctype>
+#include <ctime>
+#include <fstream>
+#include <set>
+#include <tandem_commit.inc>
+
+#include "runtime/check.h"
+
+namespace tandem::bench {
+namespace {
+
+std::string first_line(const std::string& path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+std::string cpu_model() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    const std::size_t colon = line.find(':');
+    if (line.starts_with("model name") && colon != std::string::npos && colon + 2 <= line.size())
+      return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+std::vector<int> allowed_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CHECK(sched_getaffinity(0, sizeof set, &set) == 0);
+  std::vector<int> cpus;
+  for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu)
+    if (CPU_ISSET(static_cast<std::size_t>(cpu), &set)) cpus.push_back(cpu);
+  return cpus;
+}
+
+// Each cache counts once, whoever shares it.
+std::size_t last_level_cache(const std::vector<int>& cpus) {
+  std::set<std::string> seen;
+  std::size_t total = 0;
+  for (const int cpu : cpus) {
+    const std::string folder = fmt::format("/sys/devices/system/cpu/cpu{}/cache/index3/", cpu);
+    const std::string sharers = first_line(folder + "shared_cpu_list");
+    if (!sharers.empty() && seen.insert(sharers).second) total += parse_cache_size(first_line(folder + "size"));
+  }
+  return total;
+}
+
+// AVX-VNNI has no name in the oldest compilers: leaf 7, sub-leaf 1, EAX bit 4.
+bool has_avx_vnni() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
+}
+
+std::string widest_isa() {
+  if (cpu_has("avx512vnni")) return "avx512-vnni";
+  if (cpu_has("avx512f")) return "avx512";
+  if (cpu_has("avxvnni")) return "avx-vnni";
+  return cpu_has("avx2") ? "avx2" : "none";
+}
+
+}  // namespace
+
+bool cpu_has(const std::string& feature) {
+  __builtin_cpu_init();
+  if (feature == "avx2") return __builtin_cpu_supports("avx2") != 0;
+  if (feature == "fma") return __builtin_cpu_supports("fma") != 0;
+  if (feature == "f16c") return __builtin_cpu_supports("f16c") != 0;
+  if (feature == "avx512f") return __builtin_cpu_supports("avx512f") != 0;
+  if (feature == "avx512vnni") return __builtin_cpu_supports("avx512vnni") != 0;
+  CHECK(feature == "avxvnni", "{}", feature);
+  return __builtin_cpu_supports("avx2") != 0 && has_avx_vnni();
+}
+
+std::size_t parse_cache_size(const std::string& text) {
+  std::size_t value = 0, i = 0;
+  for (; i < text.size() && std::isdigit(static_cast<unsigned char>(text[i])) != 0; ++i)
+    value = value * 10 + static_cast<std::size_t>(text[i] - '0');
+  const std::string unit = text.substr(i);
+  if (unit == "K") return value << 10;
+  if (unit == "M") return value << 20;
+  return unit.empty() ? value : 0;
+}
+
+MachineInfo machine_info(const std::string& name) {
+  MachineInfo info;
+  std::array<char, 256> host{};
+  info.name = name;
+  if (name.empty()) info.name = gethostname(host.data(), host.size() - 1) == 0 ? host.data() : "unknown";
+  info.cpu = cpu_model();
+  info.isa = widest_isa();
+  info.cpus = allowed_cpus();
+  info.l3_bytes = last_level_cache(info.cpus);
+  info.ram_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return info;
+}
+
+std::string build_commit() {
+  return kBuildCommit;
+}
+
+std::string today() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  localtime_r(&now, &local);
+  std::array<char, 16> text{};
+  CHECK(std::strftime(text.data(), text.size(), "%Y-%m-%d", &local) == 10);
+  return text.data();
+}
+
+}  // namespace tandem::bench

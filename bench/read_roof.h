@@ -1,0 +1,30 @@
+// The read roof: how fast this machine can read memory that is in no cache, with plain vector loads and nothing else.
+// Every other figure is given as a share of it, measured in the same run.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "bench/bench.h"
+
+namespace tandem::bench {
+
+// Reads [data, data + bytes) and returns the xor of its 32-bit words. AVX-512 where the processor has it, else AVX2.
+// REQUIRES 64-byte alignment and a multiple of 512 bytes.
+std::uint32_t read_all(const std::uint8_t* data, std::size_t bytes);
+std::string read_isa();  // "avx512" or "avx2"
+
+struct ReadRoof {
+  double median = 0, best = 0;  // bytes per second
+};
+
+// Fills a buffer with random bits, by all workers: memory that was never written is one page of zeros, read from a
+// cache.
+void write_noise(WorkerTeam& team, const HugeBuffer& buffer, std::uint64_t seed);
+
+// Reads of 1 MiB pieces of the buffer in turn, handed out to the workers one by one.
+// REQUIRES a buffer that was written.
+ReadRoof measure_read_roof(WorkerTeam& team, const HugeBuffer& buffer, const SamplePlan& plan);
+
+}  // namespace tandem::bench

@@ -1,0 +1,61 @@
+// Synthetic qwen4exp models of the real width and any depth: what make_synth writes and the benchmarks run.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "placement/model_shape.h"
+#include "runtime/model_tensors.h"
+#include "runtime/quant.h"
+
+namespace tandem::bench {
+
+struct SynthOptions {
+  int layers = 6;
+  int experts = 512;
+  std::int64_t vocab = 16384;       // at least 300
+  std::int64_t ngram_rows = 65536;  // at least 4096; the published table has 320001536
+  bool mtp = false;                 // a draft block as well
+  std::uint64_t seed = 1;
+  // Types of published files are mixtures: layer_types overrides by layer, `dense` holds for what has no field here.
+  DType gate_up = DType::Q4_K, down = DType::IQ4_NL, dense = DType::Q8_0;
+  DType embedding = DType::Q8_0, head = DType::Q6_K, ngram = DType::IQ4_NL;
+  struct LayerType {
+    int layer;
+    bool down;  // else gate and up
+    DType type;
+  };
+  std::vector<LayerType> layer_types;
+};
+
+// Sets the types of a published file ("ud-q4_k_xl"); throws InputError with the known names for another one.
+void apply_recipe(std::string_view name, SynthOptions& options);
+std::vector<std::string_view> recipe_names();
+
+// The published shape with the counts of the options: 2560 wide, every fourth layer attention, expert rows of 640.
+// Throws InputError for counts that make no model.
+ModelShape synth_shape(const SynthOptions& options);
+
+// The type of one tensor: norms, vectors, convolutions, router, shared gate, alpha, beta and inject F32, indexer
+// BF16, PLE and hyper-connection matrices Q8_0 as published; the rest by the options. A `dense` type whose blocks do
+// not divide the row gives way to Q8_0. Throws InputError where gate_up, down, embedding, head or ngram do not fit.
+DType synth_type(const SynthOptions& options, const TensorSpec& spec);
+
+struct SynthReport {
+  std::vector<std::filesystem::path> files;
+  std::uint64_t bytes = 0;
+  double seconds = 0;
+};
+
+// Writes PATH (or PREFIX-0000i-of-0000n.gguf for shards > 1, next to it). Values are random, sane (activations stay of
+// order one) and the same for one seed, whatever the number of threads. Nothing but a few megabytes a thread is held
+// in memory. Throws InputError when the files cannot be written; they are removed then.
+SynthReport write_synth(const SynthOptions& options, const std::filesystem::path& path, std::size_t shards,
+                        std::size_t threads,
+                        const std::function<void(std::uint64_t done, std::uint64_t total)>& progress);
+
+}  // namespace tandem::bench

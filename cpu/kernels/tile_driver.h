@@ -1,0 +1,167 @@
+// The loop over a tile, shared by all types and instruction sets: R3 per block of 32 columns, R4 over the segments.
+//
+// A type is a struct with
+//   kHalves   1: one multiplier per block; 2: one per 16 columns
+//   kSigned   codes() yields Isa::from_signed form (|c| up to 128); otherwise unsigned codes u = c + kBias, u <= kMaxCode
+//   kMultiplier, kOffset   whether m() and e(), n() are used
+//   bytes(nb)              bytes of a segment of nb blocks
+//   Segment(p, nb)         pointers (and what is worth decoding once) of a segment
+//   codes(segment, b, out) the eight code vectors of block b: out[g] holds columns 4g .. 4g+3 of the 16 rows
+//   d(segment, b)          block scale; m(segment, b, half); e(segment, b); n(segment, b, half), all 16-lane floats
+// The integers P and R of R3 stay below 2^24 for every type, so products and sums of them in float are exact, and the
+// result is the one of integer arithmetic. (They are formed as fma onto +0, since an integer zero is never -0.)
+#pragma once
+
+#include <algorithm>
+
+#include "cpu/kernels/tile_isa.h"
+#include "cpu/kernels/tile_kernels.h"
+#include "runtime/exact_math.h"
+
+namespace tandem {
+namespace {
+
+using I = Isa::I;
+using F = Isa::F;
+
+// The pairwise tree over a stream of segments: equal-sized neighbours are merged as they complete; at the end the missing
+// ones count as +0 (which only turns -0 into +0).
+struct SegmentTree {
+  F value[9];
+  int level[9];
+  int depth = 0;
+
+  void push(F segment) {
+    int l = 0;
+    while (depth > 0 && level[depth - 1] == l) {
+      segment = Isa::add(value[--depth], segment);
+      ++l;
+    }
+    value[depth] = segment;
+    level[depth++] = l;
+  }
+  F finish() {
+    while (depth > 1) {
+      F right = value[--depth];
+      if (level[depth] < level[depth - 1]) right = Isa::add(right, Isa::fzero());
+      value[depth - 1] = Isa::add(value[depth - 1], right);
+      ++level[depth - 1];
+    }
+    return value[0];
+  }
+};
+
+// acc + dot of n code vectors with 4n activation bytes.
+template <class Type, class Machine = Isa>
+inline I dot_codes(I acc, const I* codes, int n, const std::int8_t* a) {
+  if constexpr (Machine::kNativeDot) {
+    for (int g = 0; g < n; ++g) {
+      if constexpr (Type::kSigned)
+        acc = Machine::dot_s(acc, codes[g], a + 4 * g);
+      else
+        acc = Machine::dot_u(acc, codes[g], a + 4 * g);
+    }
+  } else {
+    // How many pair sums fit an int16: 2 * 127 * code each.
+    constexpr int kMost = 32767 / (2 * 127 * (Type::kSigned ? 128 : Type::kMaxCode));
+    constexpr int kFit = kMost >= 8 ? 8 : kMost >= 4 ? 4 : kMost >= 2 ? 2 : 1;
+    for (int g = 0; g < n; g += kFit) {
+      I pairs{};
+      for (int k = g; k < std::min(n, g + kFit); ++k) {
+        I more;
+        if constexpr (Type::kSigned)
+          more = Machine::pairs_s(codes[k], a + 4 * k);
+        else
+          more = Machine::pairs_u(codes[k], a + 4 * k);
+        pairs = k == g ? more : Machine::add16(pairs, more);
+      }
+      acc = Machine::add_pairs(acc, pairs);
+    }
+  }
+  return acc;
+}
+
+template <class Type>
+inline I start_value(std::int32_t sum) {
+  constexpr int kBias = Type::kSigned ? (Isa::kBiased ? 128 : 0) : Type::kBias;
+  return kBias == 0 ? Isa::zero() : Isa::set1(-kBias * sum);
+}
+
+// One tile, W jobs.
+template <class Type, std::size_t W>
+void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, std::size_t rows, float scale) {
+  constexpr std::size_t kBlocks = kSegment / 32;
+  SegmentTree tree[W];
+  const std::size_t blocks = cols / 32;
+  for (std::size_t first = 0; first < blocks; first += kBlocks) {
+    const std::size_t nb = std::min(kBlocks, blocks - first);
+    const typename Type::Segment segment(tile, nb);
+      for (std::size_t at = 0; at < Type::bytes(nb); at += 64) __builtin_prefetch(tile + 4096 + at, 0, 3);
+    F acc[W];
+    for (std::size_t t = 0; t < W; ++t) acc[t] = Isa::fzero();
+    for (std::size_t b = 0; b < nb; ++b) {
+      I codes[8];
+      Type::codes(segment, b, codes);
+      const F d = Type::d(segment, b);
+      const std::size_t at = first + b;
+      for (std::size_t t = 0; t < W; ++t) {
+        const std::int8_t* a = jobs[t].q + 32 * at;
+        const std::int32_t* s = jobs[t].s + 2 * at;
+        const float da = jobs[t].d[at];
+        F p;
+        if constexpr (Type::kHalves == 1) {
+          p = Isa::to_float(dot_codes<Type>(start_value<Type>(s[0] + s[1]), codes, 8, a));
+          if constexpr (Type::kMultiplier) p = Isa::fma(p, Type::m(segment, b, 0), Isa::fzero());
+        } else {
+          const F low = Isa::to_float(dot_codes<Type>(start_value<Type>(s[0]), codes, 4, a));
+          const F high = Isa::to_float(dot_codes<Type>(start_value<Type>(s[1]), codes + 4, 4, a + 16));
+          p = Isa::fma(high, Type::m(segment, b, 1), Isa::fma(low, Type::m(segment, b, 0), Isa::fzero()));
+        }
+        acc[t] = Isa::fma(Isa::mul(d, Isa::fset1(da)), p, acc[t]);
+        if constexpr (Type::kOffset) {
+          F r;
+          if constexpr (Type::kHalves == 1) {
+            r = Isa::fset1(static_cast<float>(s[0] + s[1]));
+            if constexpr (Type::kMultiplier) r = Isa::fma(r, Type::n(segment, b, 0), Isa::fzero());
+          } else {
+            r = Isa::fma(Isa::fset1(static_cast<float>(s[1])), Type::n(segment, b, 1),
+                         Isa::fma(Isa::fset1(static_cast<float>(s[0])), Type::n(segment, b, 0), Isa::fzero()));
+          }
+          acc[t] = Isa::fma(Isa::mul(Type::e(segment, b), Isa::fset1(da)), r, acc[t]);
+        }
+      }
+    }
+    for (std::size_t t = 0; t < W; ++t) tree[t].push(acc[t]);
+    tile += Type::bytes(nb);
+  }
+  for (std::size_t t = 0; t < W; ++t) Isa::store(jobs[t].y, rows, Isa::mul(tree[t].finish(), Isa::fset1(scale)));
+}
+
+template <class Type>
+void tile_entry(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, std::size_t job_count,
+                std::size_t rows, float scale) {
+  for (; job_count >= 8; job_count -= 8, jobs += 8) tile_rows<Type, 8>(tile, cols, jobs, rows, scale);
+  switch (job_count) {
+    case 1:
+      return tile_rows<Type, 1>(tile, cols, jobs, rows, scale);
+    case 2:
+      return tile_rows<Type, 2>(tile, cols, jobs, rows, scale);
+    case 3:
+      return tile_rows<Type, 3>(tile, cols, jobs, rows, scale);
+    case 4:
+      return tile_rows<Type, 4>(tile, cols, jobs, rows, scale);
+    case 5:
+      return tile_rows<Type, 5>(tile, cols, jobs, rows, scale);
+    case 6:
+      tile_rows<Type, 3>(tile, cols, jobs, rows, scale);
+      return tile_rows<Type, 3>(tile, cols, jobs + 3, rows, scale);
+    case 7:
+      tile_rows<Type, 4>(tile, cols, jobs, rows, scale);
+      return tile_rows<Type, 3>(tile, cols, jobs + 4, rows, scale);
+    default:
+      return;
+  }
+}
+
+}  // namespace
+}  // namespace tandem

@@ -1,0 +1,67 @@
+#include "cpu/kernels/tile_kernels.h"
+
+namespace tandem {
+
+// One per cpu/kernels/tile_ISA.cpp.
+TileFunction tile_function_scalar(DType type);
+TileFunction tile_function_avx2(DType type);
+TileFunction tile_function_avxvnni(DType type);
+TileFunction tile_function_avx512(DType type);
+TileFunction tile_function_avx512_lattice(DType type);  // needs VBMI
+
+std::string_view tile_isa_name(TileIsa isa) {
+  constexpr std::string_view kNames[] = {"scalar", "avx2", "avxvnni", "avx512"};
+  return kNames[static_cast<std::size_t>(isa)];
+}
+
+std::optional<TileIsa> find_tile_isa(std::string_view name) {
+  for (const TileIsa isa : kAllTileIsas)
+    if (tile_isa_name(isa) == name) return isa;
+  return std::nullopt;
+}
+
+bool tile_isa_supported(TileIsa isa) {
+  __builtin_cpu_init();
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  switch (isa) {
+    case TileIsa::kScalar:
+      return true;
+    case TileIsa::kAvx2:
+      return avx2;
+    case TileIsa::kAvxVnni:
+      return avx2 && __builtin_cpu_supports("avxvnni");
+    case TileIsa::kAvx512Vnni:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+             __builtin_cpu_supports("avx512vnni");
+  }
+  return false;
+}
+
+TileIsa best_tile_isa() {
+  TileIsa best = TileIsa::kScalar;
+  for (const TileIsa isa : kAllTileIsas)
+    if (tile_isa_supported(isa)) best = isa;
+  return best;
+}
+
+TileFunction tile_function(TileIsa isa, DType type) {
+  switch (isa) {
+    case TileIsa::kScalar:
+      return tile_function_scalar(type);
+    case TileIsa::kAvx2:
+      return tile_function_avx2(type);
+    case TileIsa::kAvxVnni:
+      return tile_function_avxvnni(type);
+    case TileIsa::kAvx512Vnni: {
+      const TileFunction function = tile_function_avx512(type);
+      if (function != nullptr) return function;
+      // The first processors with AVX-512 VNNI lack the byte permutes that the lattice types look points up with.
+      __builtin_cpu_init();
+      return __builtin_cpu_supports("avx512vbmi") ? tile_function_avx512_lattice(type) : tile_function_avx2(type);
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace tandem

@@ -1,0 +1,11 @@
+// The tile kernels for one instruction set; compiled with its flags (CMakeLists.txt).
+#define TANDEM_TILE_SCALAR
+#include "cpu/kernels/tile_lattice.h"
+#include "cpu/kernels/tile_table.h"
+
+namespace tandem {
+TileFunction tile_function_scalar(DType type) {
+  const TileFunction function = tile_table(type);
+  return function != nullptr ? function : lattice_table(type);
+}
+}  // namespace tandem
