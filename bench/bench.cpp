@@ -118,7 +118,9 @@ Timing measure(const SamplePlan& plan, std::size_t at_least, std::size_t at_most
     const double seconds = std::max(std::min(run(units), run(units)), 1e-9);
     if (seconds > 0.7 * plan.seconds) break;
     const double wanted = static_cast<double>(units) * plan.seconds / seconds;
-    units = std::clamp(static_cast<std::size_t>(wanted), at_least, at_most);
+    // Whole rounds of the workers: otherwise some of them idle at the end of every sample.
+    const std::size_t most = std::min(at_most, static_cast<std::size_t>(wanted));
+    units = std::max<std::size_t>(1, most / at_least) * at_least;
   }
   for (std::size_t i = 0; i < plan.warm_ups; ++i) run(units);
   std::vector<double> per_unit;
@@ -127,6 +129,12 @@ Timing measure(const SamplePlan& plan, std::size_t at_least, std::size_t at_most
 }
 
 // ---- results --------------------------------------------------------------------------------------------------------
+
+std::string busy_warning(const MachineInfo& machine) {
+  if (machine.load < 0.5 * static_cast<double>(machine.cpus.size())) return {};
+  return fmt::format("warning: load average {:.1f} on {} processors: other programs are running, figures are too low\n",
+                     machine.load, machine.cpus.size());
+}
 
 std::string csv_line(std::span<const std::string> values) {
   std::string line;
@@ -144,9 +152,11 @@ std::string csv_line(std::span<const std::string> values) {
 }
 
 CsvFile::CsvFile(const std::filesystem::path& path, const MachineInfo& machine, std::vector<std::string> columns)
-    : path_(path), common_{today(), build_commit(), machine.name, machine.cpu}, columns_(std::move(columns)) {
+    : path_(path),
+      common_{today(), build_commit(), machine.name, machine.cpu, fmt::format("{:.2f}", machine.load)},
+      columns_(std::move(columns)) {
   if (path.empty()) return;
-  std::vector<std::string> header{"date", "commit", "machine", "cpu"};
+  std::vector<std::string> header{"date", "commit", "machine", "cpu", "load"};
   header.insert(header.end(), columns_.begin(), columns_.end());
   std::string present;
   std::getline(std::ifstream(path), present);

@@ -92,9 +92,10 @@ struct Summary {
 // REQUIRES at least one sample.
 Summary summarise(std::vector<double> seconds);
 
+// Many short samples: one that the system interrupts is far from the median.
 struct SamplePlan {
-  double seconds = 0.015;  // of one sample
-  std::size_t samples = 7;
+  double seconds = 0.005;  // of one sample
+  std::size_t samples = 11;
   std::size_t warm_ups = 1;  // samples thrown away
 };
 
@@ -105,12 +106,12 @@ struct Timing {
   double slow_rate(double bytes_per_unit) const { return bytes_per_unit / per_unit.p95; }
 };
 
-// Times run(units), which returns the seconds it took. A sample has the units that fill plan.seconds, at least
-// `at_least` (one per worker) and at most `at_most`.
+// Times run(units), which returns the seconds it took. A sample has the units that fill plan.seconds: a multiple of
+// `at_least` (one per worker), at most `at_most`.
 Timing measure(const SamplePlan& plan, std::size_t at_least, std::size_t at_most,
                const std::function<double(std::size_t units)>& run);
 
-// One CSV file. The columns date, commit, machine and cpu come first in every line.
+// One CSV file. The columns date, commit, machine, cpu and load come first in every line.
 class CsvFile {
  public:
   // An empty path writes nothing. An existing file is appended to; throws InputError when its columns are others.
@@ -122,6 +123,9 @@ class CsvFile {
   std::vector<std::string> common_, columns_;
   std::ofstream file_;
 };
+
+// A warning when other programs keep the processors busy, which makes every figure too low; else empty.
+std::string busy_warning(const MachineInfo& machine);
 
 // Values joined by commas; quoted where needed.
 std::string csv_line(std::span<const std::string> values);

@@ -22,9 +22,10 @@ struct Options {
   std::vector<std::string> types, isas;
   std::vector<std::size_t> widths{1, 2, 4, 5, 8}, workers;
   std::size_t buffer_mib = 0;
-  double sample_ms = 15;
+  double sample_ms = 5;
   std::string csv, machine;
-  SamplePlan plan{.samples = 5};
+  SamplePlan plan{.samples = 11};
+  bool list = false;
 };
 
 void add_flags(CLI::App& app, Options& options) {
@@ -36,6 +37,7 @@ void add_flags(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->check(CLI::Range(1, 16));
   app.add_option("--workers", options.workers, "worker counts; default 1 and all processors")->delimiter(',');
+  app.add_flag("--list", options.list, "print the kernels that this processor can run");
   app.add_option("--buffer", options.buffer_mib,
                  "MiB of matrices; default four times the last-level cache, 512 to 2048");
   app.add_option("--samples", options.plan.samples, "samples of a median")->check(CLI::PositiveNumber);
@@ -205,6 +207,10 @@ int run(int argc, char** argv) {
   add_flags(app, options);
   CLI11_PARSE(app, argc, argv);
   options.plan.seconds = options.sample_ms / 1000;
+  if (options.list) {
+    for (const ExpertKernel& kernel : ExpertKernel::all()) write_stdout(kernel.name() + "\n");
+    return 0;
+  }
 
   const MachineInfo machine = machine_info(options.machine);
   const std::size_t bytes = options.buffer_mib == 0 ? cold_bytes(machine) : options.buffer_mib << 20;
@@ -218,6 +224,7 @@ int run(int argc, char** argv) {
               {}};
   const std::vector<std::size_t> workers = chosen_workers(options, machine);
   const std::vector<DType> types = chosen_types(options, bench.kernels);
+  write_stderr(busy_warning(machine));
   write_stdout(fmt::format("{}: {}, {} processors, {} MiB of matrices, GB/s of file bytes (share of the read roof)\n",
                            machine.name, machine.cpu, machine.cpus.size(), bytes >> 20));
   for (const DType type : types) {

@@ -24,7 +24,7 @@ std::vector<std::size_t> worker_counts(std::size_t most) {
 int run(int argc, char** argv) {
   std::string csv, machine_name;
   std::size_t buffer_mib = 0;
-  SamplePlan plan{.seconds = 0.05, .samples = 11};
+  SamplePlan plan{.seconds = 0.01, .samples = 41};
   CLI::App app("Measures how fast this machine reads memory", "bench_machine");
   app.add_option("--buffer", buffer_mib, "MiB to read from; default four times the last-level cache, 512 to 2048");
   app.add_option("--samples", plan.samples, "samples of a median")->check(CLI::PositiveNumber);
@@ -35,6 +35,7 @@ int run(int argc, char** argv) {
   const MachineInfo machine = machine_info(machine_name);
   HugeBuffer buffer(buffer_mib == 0 ? cold_bytes(machine) : buffer_mib << 20);
   CsvFile file(csv, machine, {"isa", "workers", "buffer_mib", "samples", "read_gbs", "best_gbs"});
+  write_stderr(busy_warning(machine));
   write_stdout(fmt::format("{}: {}, {} processors, {} MiB last-level cache, widest {}\nread roof, {} loads, {} MiB\n",
                            machine.name, machine.cpu, machine.cpus.size(), machine.l3_bytes >> 20, machine.isa,
                            read_isa(), buffer.size() >> 20));

@@ -64,14 +64,29 @@ void write_iq1m_scale(std::uint8_t* block, double scale) {
   }
 }
 
-// Multiplies every value of a block by `factor` (by the nearest power of two for MXFP4 and NVFP4, whose scales have
-// few bits; a negative factor flips signs and counts by its magnitude there).
+// The unsigned 8-bit floats of NVFP4: 4 exponent bits above 3 of mantissa.
+double ue4m3_value(std::uint8_t code) {
+  const int exponent = code >> 3, mantissa = code & 7;
+  return exponent == 0 ? std::ldexp(mantissa, -9) : std::ldexp(8 + mantissa, exponent - 10);
+}
+
+std::uint8_t nearest_ue4m3(double value) {
+  std::uint8_t best = 1;  // never 0, which would clear 16 values; 0x7F is no number
+  for (std::uint8_t code = 1; code < 0x7F; ++code)
+    if (std::abs(ue4m3_value(code) - value) < std::abs(ue4m3_value(best) - value)) best = code;
+  return best;
+}
+
+// Multiplies every value of a block by `factor`; by its magnitude for MXFP4 (to the nearest power of two) and NVFP4,
+// whose scales have no sign.
 void scale_block(DType type, double factor, std::uint8_t* block) {
   const BlockHalves halves = block_halves(type);
-  const int shift = static_cast<int>(std::lround(std::log2(std::abs(factor))));
-  if (type == DType::MXFP4) block[0] = static_cast<std::uint8_t>(std::clamp(block[0] + shift, 1, 254));
-  if (type == DType::NVFP4)  // a 4-bit exponent above a 3-bit mantissa
-    for (std::size_t i = 0; i < 4; ++i) block[i] = static_cast<std::uint8_t>(std::clamp(block[i] + 8 * shift, 8, 0x70));
+  if (type == DType::MXFP4) {
+    const int shift = static_cast<int>(std::lround(std::log2(std::abs(factor))));
+    block[0] = static_cast<std::uint8_t>(std::clamp(block[0] + shift, 1, 254));
+  }
+  if (type == DType::NVFP4)
+    for (std::size_t i = 0; i < 4; ++i) block[i] = nearest_ue4m3(ue4m3_value(block[i]) * std::abs(factor));
   if (type == DType::IQ1_M) write_iq1m_scale(block, read_iq1m_scale(block) * factor);
   if (halves.d < 0) return;
   const double d = static_cast<double>(read_half(block + halves.d)) * factor;
@@ -88,11 +103,12 @@ double block_rms(DType type, const std::vector<std::uint8_t>& bytes) {
   return std::sqrt(sum / static_cast<double>(n));
 }
 
-// Ones where a block keeps codes, zeros where it keeps what sets the size of its values. Floats keep their exponent.
+// Ones where a block keeps codes, zeros where it keeps what sets the size of its values. Floats keep their exponent and
+// the first three bits after the point.
 std::vector<std::uint8_t> code_bits(DType type) {
-  if (type == DType::F32) return {0xFF, 0xFF, 0x7F, 0x80};
-  if (type == DType::F16) return {0xFF, 0x83};
-  if (type == DType::BF16) return {0x7F, 0x80};
+  if (type == DType::F32) return {0xFF, 0xFF, 0x0F, 0x80};
+  if (type == DType::F16) return {0x7F, 0x80};
+  if (type == DType::BF16) return {0x0F, 0x80};
   std::vector<std::uint8_t> bits(dtype_info(type).block_bytes, 0xFF);
   const BlockHalves halves = block_halves(type);
   for (const int at : {halves.d, halves.second})
@@ -104,7 +120,6 @@ std::vector<std::uint8_t> code_bits(DType type) {
   return bits;
 }
 
-// Float values: normal, without the tail near zero that scrambling mantissas would not fill anyway.
 std::vector<std::uint8_t> float_blocks(DType type, double rms, std::size_t count, std::uint64_t seed) {
   Draws draws(seed);
   std::vector<float> values(count);

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <cctype>
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <set>
@@ -100,7 +101,8 @@ MachineInfo machine_info(const std::string& name) {
   info.isa = widest_isa();
   info.cpus = allowed_cpus();
   info.l3_bytes = last_level_cache(info.cpus);
-  info.ram_bytes = static_cast<std::size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  std::array<double, 1> load{};
+  if (getloadavg(load.data(), 1) == 1) info.load = load[0];
   return info;
 }
 

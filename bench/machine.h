@@ -13,7 +13,7 @@ struct MachineInfo {
   std::string isa;           // the widest of avx512-vnni, avx512, avx-vnni, avx2 that the processor has, or "none"
   std::vector<int> cpus;     // processors that this process may run on, ascending
   std::size_t l3_bytes = 0;  // last-level cache of those processors together; 0 when the system does not say
-  std::size_t ram_bytes = 0;
+  double load = 0;           // runnable threads over the last minute, at the time of asking
 };
 
 // Reads /proc and /sys. An empty name: the host name.

@@ -70,7 +70,7 @@ int run(int argc, char** argv) {
   const std::size_t threads = flags.threads == 0 ? machine_info("-").cpus.size() : flags.threads;
   Progress progress("Writing", "MB");
   const SynthReport report =
-      write_synth(options, flags.out, flags.shards, threads,
+      write_synth(options, synth_shape(options), flags.out, flags.shards, threads,
                   [&](std::uint64_t done, std::uint64_t total) { progress.update(done / 1000000, total / 1000000); });
   progress.clear();
   for (const std::filesystem::path& file : report.files) write_stdout(file.string() + "\n");

@@ -107,7 +107,7 @@ void apply_recipe(std::string_view name, SynthOptions& options) {
 
 ModelShape synth_shape(const SynthOptions& options) {
   constexpr int kMostLayers = 96, kMostExperts = 1024;
-  check_count("--layers", options.layers, 2, kMostLayers);
+  check_count("--layers", options.layers, 4, kMostLayers);  // the fourth is the first attention layer
   check_count("--experts", options.experts, 10, kMostExperts);
   check_count("--vocab", options.vocab, testing::kMinVocab, 1 << 20);
   check_count("--ngram-rows", options.ngram_rows, 4096, std::int64_t{1} << 32);

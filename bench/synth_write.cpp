@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 #include "bench/block_pool.h"
 #include "bench/noise.h"
@@ -187,12 +188,13 @@ void check_writable(const std::filesystem::path& path) {
 
 }  // namespace
 
-SynthReport write_synth(const SynthOptions& options, const std::filesystem::path& path, std::size_t shards,
-                        std::size_t threads, const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
+SynthReport write_synth(const SynthOptions& options, const ModelShape& shape, const std::filesystem::path& path,
+                        std::size_t shards, std::size_t threads,
+                        const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   CHECK(shards > 0 && threads > 0, "{} shards, {} threads", shards, threads);
   const auto start = std::chrono::steady_clock::now();
   testing::SyntheticOptions layout;
-  layout.shape = synth_shape(options);
+  layout.shape = shape;
   layout.type = [&](const TensorSpec& spec) { return synth_type(options, spec); };
   layout.zeros = true;
   const testing::GgufBuilder builder = testing::synthetic_model(layout);
@@ -205,7 +207,7 @@ SynthReport write_synth(const SynthOptions& options, const std::filesystem::path
   else
     builder.write_split(path.parent_path() / path.stem(), shards);
   const Gguf gguf = Gguf::open(report.files.front());
-  Filler filler(options, layout.shape, gguf);
+  Filler filler(options, shape, gguf);
   const std::uint64_t space = std::filesystem::space(report.files.front().parent_path() / ".").available;
   if (space < filler.total())
     fail_input("{}: expected room for {} bytes, found {}. Fix: fewer --layers or --experts, or another place",

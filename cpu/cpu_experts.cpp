@@ -1,8 +1,8 @@
 // CpuOps: the expert FFN (docs/numerics.md, R5) over a list of experts and their rows.
 //
-// Loaded experts run tile by tile in two phases, so that all workers share whatever experts there are: first the gate and up
-// tiles of every expert (16 hidden values for all of its rows, multiplied on the spot), then, with the hidden rows
-// quantised, the down tiles. A tile is read once for all rows that use the expert.
+// Loaded experts run tile by tile in two phases, so that all workers share whatever experts there are: first the gate
+// and up tiles of every expert (16 hidden values for all of its rows, multiplied on the spot), then, with the hidden
+// rows quantised, the down tiles. A tile is read once for all rows that use the expert.
 #include <algorithm>
 #include <cmath>
 #include <vector>
@@ -16,7 +16,9 @@ namespace tandem {
 
 namespace {
 
-bool is_block(const WeightView& w) { return dtype_info(w.type).kind == DTypeKind::kBlock; }
+bool is_block(const WeightView& w) {
+  return dtype_info(w.type).kind == DTypeKind::kBlock;
+}
 
 // An expert and what is to be done with it: input rows and where each result goes.
 struct Work {
@@ -228,9 +230,8 @@ void CpuOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
     return;
   }
   constexpr std::size_t kStrip = 8;
-  parallel((y.rows + kStrip - 1) / kStrip, kStrip * 3 * weights.gate.rows * weights.gate.cols, [&](std::size_t i) {
-    ffn_rows(weights, a, rows_from(i * kStrip, std::min(y.rows, (i + 1) * kStrip)));
-  });
+  parallel((y.rows + kStrip - 1) / kStrip, kStrip * 3 * weights.gate.rows * weights.gate.cols,
+           [&](std::size_t i) { ffn_rows(weights, a, rows_from(i * kStrip, std::min(y.rows, (i + 1) * kStrip))); });
 }
 
 }  // namespace tandem

@@ -29,7 +29,9 @@ constexpr std::size_t kSerialWork = 24 * 1024;
 // A tile kernel does about this many weights in the time of one unit of that work.
 constexpr std::size_t kTileSpeed = 8;
 
-bool is_block(const WeightView& w) { return dtype_info(w.type).kind == DTypeKind::kBlock; }
+bool is_block(const WeightView& w) {
+  return dtype_info(w.type).kind == DTypeKind::kBlock;
+}
 
 std::vector<TileJob> make_jobs(const Activation& a, Rows y) {
   std::vector<TileJob> jobs(y.rows);
@@ -67,8 +69,12 @@ CpuOps::~CpuOps() = default;
 std::string CpuOps::describe() const {
   return fmt::format("CPU, {}, {} worker{}", tile_isa_name(isa_), arena_->count, arena_->count == 1 ? "" : "s");
 }
-int CpuOps::workers() const { return arena_->count; }
-std::unique_ptr<Ops> make_cpu_ops(int workers, TileIsa isa) { return std::make_unique<CpuOps>(workers, isa); }
+int CpuOps::workers() const {
+  return arena_->count;
+}
+std::unique_ptr<Ops> make_cpu_ops(int workers, TileIsa isa) {
+  return std::make_unique<CpuOps>(workers, isa);
+}
 
 std::shared_ptr<void> CpuOps::load(const Model& model, const LoadProgress& progress) {
   const ParallelFor spread = [this](std::size_t n, const std::function<void(std::size_t)>& body) {
@@ -112,7 +118,8 @@ void CpuOps::matmul(const WeightView& w, const Activation& a, Rows y) {
   if (is_block(w))
     if (const PackedMatrix* packed = weights_.matrix(w)) return matmul_tiles(*packed, a, y);
   // A strip of weight rows per task; wide batches spread over more strips than narrow ones.
-  const std::size_t strip = std::clamp<std::size_t>(kSerialWork / 2 / (w.cols * std::min<std::size_t>(y.rows, 8)), 1, 64);
+  const std::size_t strip =
+      std::clamp<std::size_t>(kSerialWork / 2 / (w.cols * std::min<std::size_t>(y.rows, 8)), 1, 64);
   const std::size_t strips = (w.rows + strip - 1) / strip;
   const std::vector<TileJob> jobs = is_block(w) ? make_jobs(a, y) : std::vector<TileJob>{};
   parallel(strips, strip * w.cols * y.rows, [&](std::size_t i) {
@@ -182,7 +189,8 @@ void CpuOps::norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::siz
   });
 }
 
-// ---- hyper-connections ------------------------------------------------------------------------------------------------
+// ---- hyper-connections
+// ------------------------------------------------------------------------------------------------
 
 void CpuOps::hc_low(Rows lo, int streams) {
   parallel(lo.rows, 8 * lo.cols, [&](std::size_t r) { silu_scaled(lo.row(r), lo.cols, static_cast<float>(streams)); });
@@ -204,7 +212,8 @@ void CpuOps::hc_write(Rows x, ConstRows y, ConstRows inject, int streams) {
   });
 }
 
-// ---- convolution, GDN -------------------------------------------------------------------------------------------------
+// ---- convolution, GDN
+// -------------------------------------------------------------------------------------------------
 
 void CpuOps::causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) {
   CHECK(history.rows == (weights.rows - 1) * dilation && x.cols == weights.cols && y.cols == x.cols);
@@ -232,7 +241,8 @@ void CpuOps::gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t
   });
 }
 
-// ---- attention --------------------------------------------------------------------------------------------------------
+// ---- attention
+// --------------------------------------------------------------------------------------------------------
 
 void CpuOps::kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) {
   if (kv.type == KvType::kF32) return ReferenceOps::kv_store(kv, position, k, v);
@@ -243,8 +253,8 @@ void CpuOps::kv_store(const KvView& kv, std::size_t position, ConstRows k, Const
   }
 }
 
-void CpuOps::select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position,
-                              std::size_t ratio, std::size_t blocks, AttendLists lists) {
+void CpuOps::select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position, std::size_t ratio,
+                              std::size_t blocks, AttendLists lists) {
   const std::size_t most = (position + q.rows) / ratio;
   parallel(q.rows, most > blocks ? most * q.cols : lists.stride / 8, [&](std::size_t r) {
     thread_local std::vector<float> scores;
@@ -255,7 +265,8 @@ void CpuOps::select_positions(ConstRows q, std::size_t heads, ConstRows pooled, 
       for (std::size_t b = 0; b < complete; ++b)
         CHECK(std::isfinite(scores[b]), "score of block {} at position {} is {}", b, position + r, scores[b]);
     }
-    lists.count[r] = write_positions(scores.data(), complete, visible, ratio, blocks, lists.positions + r * lists.stride);
+    lists.count[r] =
+        write_positions(scores.data(), complete, visible, ratio, blocks, lists.positions + r * lists.stride);
   });
 }
 
@@ -272,7 +283,8 @@ void CpuOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists, 
   });
 }
 
-// ---- experts: cpu_experts.cpp; their combination ---------------------------------------------------------------------
+// ---- experts: cpu_experts.cpp; their combination
+// ---------------------------------------------------------------------
 
 void CpuOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) {
   parallel(out.rows, routes.used * out.cols, [&](std::size_t r) {
@@ -283,7 +295,8 @@ void CpuOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, 
   });
 }
 
-// ---- n-gram embedding and sums ------------------------------------------------------------------------------------------
+// ---- n-gram embedding and sums
+// ------------------------------------------------------------------------------------------
 
 void CpuOps::ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) {
   const std::size_t d = value.cols;

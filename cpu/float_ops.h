@@ -17,7 +17,8 @@ namespace tandem {
 // and overwritten. Everything but the products is CpuOps.
 class FloatOps : public CpuOps {
  public:
-  explicit FloatOps(int workers);  // as in CpuOps
+  // Workers as in CpuOps. Throws InputError for an OpenBLAS that they cannot share.
+  explicit FloatOps(int workers);
   std::string describe() const override;
 
   std::shared_ptr<void> load(const Model& model, const LoadProgress& progress) override;  // packs nothing
@@ -28,5 +29,9 @@ class FloatOps : public CpuOps {
 };
 
 std::unique_ptr<Ops> make_float_ops(int workers);
+
+// Throws InputError when several workers would call the sequential variant of OpenBLAS. openblas_parallel: what
+// openblas_get_parallel() says of the library that was loaded.
+void require_concurrent_blas(int openblas_parallel, int workers);
 
 }  // namespace tandem

@@ -31,9 +31,8 @@ PackedBank::PackedBank(const ExpertBank& bank, const ParallelFor& parallel)
   memory_.reset(static_cast<std::uint8_t*>(std::aligned_alloc(alignment, rounded)));
   if (memory_ == nullptr) throw std::bad_alloc();
   if (alignment == kHuge) madvise(memory_.get(), rounded, MADV_HUGEPAGE);
-  parallel(static_cast<std::size_t>(bank.experts), [&](std::size_t e) {
-    pack_expert(bank, static_cast<int>(e), layout_, memory_.get() + e * layout_.bytes);
-  });
+  parallel(static_cast<std::size_t>(bank.experts),
+           [&](std::size_t e) { pack_expert(bank, static_cast<int>(e), layout_, memory_.get() + e * layout_.bytes); });
 }
 
 std::shared_ptr<void> PackedWeights::load(const Model& model, const ParallelFor& parallel,
@@ -76,7 +75,7 @@ std::shared_ptr<void> PackedWeights::load(const Model& model, const ParallelFor&
       found = banks_.emplace(bank->gate.data, Entry<PackedBank>{PackedBank(*bank, parallel), 0}).first;
       const auto last = static_cast<std::size_t>(bank->experts - 1);
       release_pages(bank->gate.data, last * bank->gate_up_stride + bank->gate.bytes());
-      release_pages(bank->up.data, last * bank->gate_up_stride + bank->up.bytes());
+      release_pages(bank->up.data, last * bank->up_stride + bank->up.bytes());
       release_pages(bank->down.data, last * bank->down_stride + bank->down.bytes());
     }
     ++found->second.uses;

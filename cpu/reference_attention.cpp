@@ -61,14 +61,16 @@ void ReferenceOps::select_positions(ConstRows q, std::size_t heads, ConstRows po
       }
       CHECK(std::isfinite(scores[b]), "score of block {} at position {} is {}", b, position + r, scores[b]);
     }
-    lists.count[r] = write_positions(scores.data(), complete, visible, ratio, blocks, lists.positions + r * lists.stride);
+    lists.count[r] =
+        write_positions(scores.data(), complete, visible, ratio, blocks, lists.positions + r * lists.stride);
   }
 }
 
 void ReferenceOps::all_positions(std::size_t position, AttendLists lists) {
   for (std::size_t r = 0; r < lists.rows; ++r) {
     lists.count[r] = static_cast<std::int32_t>(position + r + 1);
-    for (std::int32_t p = 0; p < lists.count[r]; ++p) lists.positions[r * lists.stride + static_cast<std::size_t>(p)] = p;
+    for (std::int32_t p = 0; p < lists.count[r]; ++p)
+      lists.positions[r * lists.stride + static_cast<std::size_t>(p)] = p;
   }
 }
 

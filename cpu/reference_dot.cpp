@@ -51,8 +51,7 @@ float dot_block_ref(DType type, const std::uint8_t* row, std::size_t n, const st
       } else {
         acc = std::fma(w.d[0] * d[b], static_cast<float>(w.m[0] * p[0] + w.m[1] * p[1]), acc);
       }
-      if (w.has_offset)
-        acc = std::fma(w.e * d[b], static_cast<float>(w.n[0] * s[2 * b] + w.n[1] * s[2 * b + 1]), acc);
+      if (w.has_offset) acc = std::fma(w.e * d[b], static_cast<float>(w.n[0] * s[2 * b] + w.n[1] * s[2 * b + 1]), acc);
     }
     segments[count++] = acc;
   }

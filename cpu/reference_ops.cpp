@@ -9,7 +9,9 @@
 
 namespace tandem {
 
-std::unique_ptr<Ops> make_reference_ops() { return std::make_unique<ReferenceOps>(); }
+std::unique_ptr<Ops> make_reference_ops() {
+  return std::make_unique<ReferenceOps>();
+}
 
 // ---- products -------------------------------------------------------------------------------------------------------
 
@@ -83,7 +85,8 @@ void ReferenceOps::norm_rope(ConstRows x, std::size_t heads, std::size_t dim, st
     }
 }
 
-// ---- hyper-connections ------------------------------------------------------------------------------------------------
+// ---- hyper-connections
+// ------------------------------------------------------------------------------------------------
 
 void ReferenceOps::hc_low(Rows lo, int streams) {
   const auto divisor = static_cast<float>(streams);
@@ -114,7 +117,8 @@ void ReferenceOps::hc_write(Rows x, ConstRows y, ConstRows inject, int streams) 
     }
 }
 
-// ---- convolution, GDN -------------------------------------------------------------------------------------------------
+// ---- convolution, GDN
+// -------------------------------------------------------------------------------------------------
 
 void ReferenceOps::causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) {
   const std::size_t taps = weights.rows;
@@ -191,7 +195,8 @@ void ReferenceOps::gdn_output(ConstRows o, ConstRows z, const float* norm, std::
     }
 }
 
-// ---- n-gram embedding and sums ------------------------------------------------------------------------------------------
+// ---- n-gram embedding and sums
+// ------------------------------------------------------------------------------------------
 
 void ReferenceOps::ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) {
   const std::size_t d = value.cols;

@@ -201,7 +201,7 @@ ChatCommands::Next ChatCommands::think(const std::string& arguments) {
 }
 
 ChatCommands::Next ChatCommands::stats(const std::string&) {
-  const std::size_t used = session_.tokens().size();
+  const std::size_t used = session_.used();
   const auto rate = [](std::size_t tokens, double seconds) {
     return seconds > 0.0 ? static_cast<double>(tokens) / seconds : 0.0;
   };

@@ -63,6 +63,8 @@ class TerminalInput : public ChatInput {
 
   ChatLine read_line(const std::string& prompt) override {
     prompt_ = prompt;
+    // Before the prompt: what is typed at once must not be echoed by the terminal as well.
+    if (terminal_can_move(STDIN_FILENO)) el_set(edit_, EL_PREP_TERM, 1);
     paste_mode(true);
     int count = 0;
     const char* line = el_gets(edit_, &count);
@@ -165,8 +167,11 @@ class TerminalInput : public ChatInput {
       if (step.kind == Utf8Step::Kind::kCharacter) break;
       bytes.clear();
     }
+    // A Ctrl-D typed while the terminal still collected whole lines comes out of it as a zero byte.
+    if (bytes[0] == '\0') bytes[0] = '\x04';
     std::mbstate_t state{};
-    return std::mbrtowc(out, bytes.data(), bytes.size(), &state) == bytes.size() ? 1 : (*out = L'?', 1);
+    if (std::mbrtowc(out, bytes.data(), bytes.size(), &state) != bytes.size()) *out = L'?';
+    return 1;
   }
 
   static unsigned char insert_paste(EditLine* edit, int /*key*/) {
@@ -229,6 +234,17 @@ std::unique_ptr<ChatInput> make_terminal_input(const std::filesystem::path& hist
 
 std::unique_ptr<ChatInput> make_pipe_input() {
   return std::make_unique<PipeInput>();
+}
+
+QuietKeys::QuietKeys(bool enabled) {
+  if (!enabled || tcgetattr(STDIN_FILENO, &before_) != 0) return;
+  termios quiet = before_;
+  quiet.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+  changed_ = tcsetattr(STDIN_FILENO, TCSANOW, &quiet) == 0;
+}
+
+QuietKeys::~QuietKeys() {
+  if (changed_) tcsetattr(STDIN_FILENO, TCSANOW, &before_);
 }
 
 ChatLine read_message(ChatInput& input, const std::string& prompt, const std::string& continued) {

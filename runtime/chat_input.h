@@ -1,6 +1,8 @@
 // Where the chat's messages come from: a terminal with line editing, or lines of a pipe.
 #pragma once
 
+#include <termios.h>
+
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -32,6 +34,20 @@ std::unique_ptr<ChatInput> make_terminal_input(const std::filesystem::path& hist
 
 // One message a line, from standard input.
 std::unique_ptr<ChatInput> make_pipe_input();
+
+// While this lives, keys typed on the terminal do not show up in the middle of an answer; they wait for the next
+// prompt.
+class QuietKeys {
+ public:
+  explicit QuietKeys(bool enabled);
+  ~QuietKeys();
+  QuietKeys(const QuietKeys&) = delete;
+  QuietKeys& operator=(const QuietKeys&) = delete;
+
+ private:
+  bool changed_ = false;
+  termios before_{};
+};
 
 // One message from a terminal: a line; a line that ends in \ and the next one; or everything between """ at the
 // beginning of a line and """ at the end of one. Kind as of the last line read; an interrupt drops all of them.

@@ -6,6 +6,7 @@
 // rule of their own, and the text cannot depend on them (docs/numerics.md, L1).
 #pragma once
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -57,6 +58,8 @@ class ChatSession {
   const std::vector<ChatTurn>& turns() const { return turns_; }
   const std::vector<TokenId>& tokens() const { return tokens_; }
   std::size_t context() const { return state_.context(); }
+  // Tokens of the conversation. The end of a turn may stand beyond the last position; that counts as full.
+  std::size_t used() const { return std::min(tokens_.size(), context()); }
   std::size_t cached() const { return state_.position(); }
   std::size_t checkpoints() const { return checkpoints_.size(); }
   std::size_t checkpoint_bytes() const { return state_.checkpoint_bytes(); }

@@ -30,12 +30,12 @@ namespace detail {
 
 // CHECK(condition) or CHECK(condition, "format {}", values...): aborts with the values when the condition is false.
 #define TANDEM_CHECK_MESSAGE(...) ::fmt::format(__VA_ARGS__)
-#define CHECK(condition, ...)                                                              \
-  do {                                                                                     \
-    if (!(condition)) [[unlikely]] {                                                       \
-      ::tandem::detail::check_failed(__FILE__, __LINE__, #condition,                       \
+#define CHECK(condition, ...)                                                                       \
+  do {                                                                                              \
+    if (!(condition)) [[unlikely]] {                                                                \
+      ::tandem::detail::check_failed(__FILE__, __LINE__, #condition,                                \
                                      ::std::string{__VA_OPT__(TANDEM_CHECK_MESSAGE(__VA_ARGS__))}); \
-    }                                                                                      \
+    }                                                                                               \
   } while (false)
 
 // DCHECK is CHECK in debug and sanitizer builds, and nothing in release builds.

@@ -81,6 +81,7 @@ class Chat {
   // Answers `message`, or the last message once more.
   void respond(const std::optional<std::string>& message) {
     clear_interrupt();
+    const QuietKeys quiet(screen_.interactive());
     std::optional<Progress> progress;
     AnswerHooks hooks;
     hooks.on_thinking = [&](std::string_view text, std::size_t tokens, double seconds) {
@@ -122,7 +123,7 @@ class Chat {
     if (report.decode_rate > 0.0) line += fmt::format(", {:.1f} tok/s", report.decode_rate);
     line += fmt::format(" | prompt {} tokens", report.prompt_tokens);
     if (report.prompt_rate > 0.0) line += fmt::format(", {:.1f} tok/s", report.prompt_rate);
-    line += fmt::format(" | context {}/{}", session_.tokens().size(), session_.context());
+    line += fmt::format(" | context {}/{}", session_.used(), session_.context());
     switch (report.reason) {
       case EndReason::kStopToken:
         break;
@@ -150,8 +151,8 @@ class Chat {
     if (std::exchange(warned_full_, true)) return;
     const bool trims = session_.settings().overflow == Overflow::kTrim;
     screen_.note(fmt::format(
-        "warning: {} of {} tokens of the context are used; when it is full, {}. /new starts afresh",
-        session_.tokens().size(), session_.context(), trims ? "the oldest turns are dropped" : "messages are refused"));
+        "warning: {} of {} tokens of the context are used; when it is full, {}. /new starts afresh", session_.used(),
+        session_.context(), trims ? "the oldest turns are dropped" : "messages are refused"));
   }
 
   ChatSession session_;

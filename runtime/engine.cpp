@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "runtime/check.h"
+#include "runtime/progress.h"
 
 namespace tandem {
 namespace {
@@ -33,6 +34,14 @@ std::size_t choose_chunk(const EngineOptions& options, std::size_t context) {
   return std::min(options.prefill_chunk, context);
 }
 
+// The weights are packed here, which takes a while at full size.
+std::unique_ptr<Pipeline> make_pipeline(const Model& model, Ops& ops, std::size_t chunk) {
+  Progress progress("loading the weights", "MB");
+  return std::make_unique<Pipeline>(model, ops, chunk, [&progress](std::size_t done, std::size_t total) {
+    progress.update(done / 1'000'000, total / 1'000'000);
+  });
+}
+
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
@@ -41,8 +50,9 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
       template_(ChatTemplate::from_gguf(model_.gguf())),
       ops_(make_ops(options)),
       context_(choose_context(options, model_.shape)),
+      chunk_(choose_chunk(options, context_)),
       kv_(options.kv),
-      pipeline_(std::make_unique<Pipeline>(model_, *ops_, choose_chunk(options, context_))),
+      pipeline_(make_pipeline(model_, *ops_, chunk_)),
       warnings_(model_.warnings) {
   if (!template_.warning().empty()) warnings_.push_back(template_.warning());
 }

@@ -23,6 +23,7 @@ struct EngineOptions {
   bool use_mtp = true;
   std::string device = "auto";      // auto, cpu, cuda:N
   int workers = 0;                  // CPU threads, 0 = one per core
+  std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
   std::size_t context = 0;          // positions, 0 = kDefaultContext or the model's own, whichever is smaller
   std::size_t prefill_chunk = 512;  // rows of one pass while a prompt is read
   KvType kv = KvType::kF16;
@@ -47,7 +48,7 @@ class Engine {
   Pipeline& pipeline() { return *pipeline_; }
   const Ops& ops() const { return *ops_; }
   std::size_t context() const { return context_; }
-  std::size_t prefill_chunk() const { return pipeline_->max_rows(); }
+  std::size_t prefill_chunk() const { return chunk_; }
   KvType kv() const { return kv_; }
   SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}); }
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
@@ -57,7 +58,7 @@ class Engine {
   Tokenizer tokenizer_;
   ChatTemplate template_;
   std::unique_ptr<Ops> ops_;
-  std::size_t context_;
+  std::size_t context_, chunk_;
   KvType kv_;
   std::unique_ptr<Pipeline> pipeline_;
   std::vector<std::string> warnings_;

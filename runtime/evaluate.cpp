@@ -30,7 +30,8 @@ void compare(std::span<const float> reference, std::span<const float> row, Evalu
   for (std::size_t i = 0; i < row.size(); ++i) {
     const double log_p = static_cast<double>(reference[i]) - lse_reference;
     kl += std::exp(log_p) * (log_p - (static_cast<double>(row[i]) - lse_row));
-    sum.max_difference = std::max(sum.max_difference, std::fabs(static_cast<double>(reference[i]) - static_cast<double>(row[i])));
+    sum.max_difference =
+        std::max(sum.max_difference, std::fabs(static_cast<double>(reference[i]) - static_cast<double>(row[i])));
   }
   ++sum.rows;
   sum.kl += kl;

@@ -20,8 +20,8 @@ struct EvaluateOptions {
 // Sums over scored positions: a window scores its tokens 2 .. end, each by the logits of the position before it.
 struct EvaluateResult {
   std::size_t tokens = 0, scored = 0, windows = 0;
-  double nll = 0;       // mean, natural logarithm
-  double top1 = 0;      // share of scored tokens that are the most likely one
+  double nll = 0;   // mean, natural logarithm
+  double top1 = 0;  // share of scored tokens that are the most likely one
   std::vector<double> window_nll;
   // Against reference logits, where given: KL(reference || this), share of equal most likely tokens, largest logit
   // difference; over every position of the reference.

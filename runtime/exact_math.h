@@ -48,8 +48,12 @@ TANDEM_EXACT float exp_c(float x) {
 }
 
 // 1 / (1 + e^-x), and x / (1 + e^-x).
-TANDEM_EXACT float sigmoid_c(float x) { return 1.0F / (1.0F + exp_c(-x)); }
-TANDEM_EXACT float silu_c(float x) { return x / (1.0F + exp_c(-x)); }
+TANDEM_EXACT float sigmoid_c(float x) {
+  return 1.0F / (1.0F + exp_c(-x));
+}
+TANDEM_EXACT float silu_c(float x) {
+  return x / (1.0F + exp_c(-x));
+}
 
 // ln x for normal x > 0: x = 2^k m with m in [sqrt(1/2), sqrt(2)), ln m = 2 atanh((m-1)/(m+1)) by an odd series.
 TANDEM_EXACT float log_c(float x) {
@@ -59,7 +63,7 @@ TANDEM_EXACT float log_c(float x) {
   const float m = detail::bits_float((from_root & 0x007FFFFFU) + 0x3F3504F3U);
   const float s = (m - 1.0F) / (m + 1.0F);
   const float z = s * s;
-  float p = 0x1.c71c72p-4F;                 // 1/9
+  float p = 0x1.c71c72p-4F;                  // 1/9
   p = __builtin_fmaf(p, z, 0x1.24924ap-3F);  // 1/7
   p = __builtin_fmaf(p, z, 0x1.99999ap-3F);  // 1/5
   p = __builtin_fmaf(p, z, 0x1.555556p-2F);  // 1/3

@@ -1,5 +1,5 @@
-// One expert, one blob: the tiles of gate, then up, then down, in one piece of memory. The same bytes serve RAM, VRAM and a
-// cache file, so moving an expert is one copy.
+// One expert, one blob: the tiles of gate, then up, then down, in one piece of memory. The same bytes serve RAM, VRAM
+// and a cache file, so moving an expert is one copy.
 #pragma once
 
 #include "runtime/model.h"
@@ -12,7 +12,7 @@ struct ExpertBlobLayout {
   struct Part {
     DType type = DType::F32;
     std::size_t rows = 0, cols = 0;
-    std::size_t offset = 0;      // of the first tile
+    std::size_t offset = 0;  // of the first tile
     std::size_t tile_bytes = 0;
     std::size_t tiles() const { return (rows + kTileRows - 1) / kTileRows; }
     std::size_t tile_rows(std::size_t index) const {

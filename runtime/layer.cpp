@@ -5,7 +5,9 @@
 namespace tandem {
 
 namespace {
-std::size_t sz(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::size_t sz(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
 
 // [channels, taps] of the file to [taps, channels].
 std::vector<float> decode_taps(const WeightView& w) {
@@ -23,7 +25,9 @@ std::vector<float> decode_floats(const WeightView& w) {
   return values;
 }
 
-HcParams make_hc_params(const HcWeights& w) { return {&w, decode_floats(w.norm)}; }
+HcParams make_hc_params(const HcWeights& w) {
+  return {&w, decode_floats(w.norm)};
+}
 
 LayerParams make_layer_params(const LayerWeights& w) {
   LayerParams p;
@@ -60,9 +64,10 @@ Activation Pass::activation(std::string_view stage, ConstRows x,
   a.q = ws.quant(x.rows, x.cols);
   const std::int64_t bad = ops.quantize(x, a.q);
   if (bad >= 0)
-    fail_input("{}, layer {}: expected finite values, found NaN or infinity at position {}. Fix: the weights are "
-               "damaged or not those of this architecture; run `tandem inspect --check`",
-               stage, layer, position + static_cast<std::size_t>(bad));
+    fail_input(
+        "{}, layer {}: expected finite values, found NaN or infinity at position {}. Fix: the weights are "
+        "damaged or not those of this architecture; run `tandem inspect --check`",
+        stage, layer, position + static_cast<std::size_t>(bad));
   return a;
 }
 
@@ -102,8 +107,8 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
   const std::size_t w = pass.rows, kw = sz(shape.gdn_key_width()), vw = sz(shape.gdn_value_width());
   const std::size_t dim = sz(shape.gdn_dim), heads = sz(shape.gdn_value_heads);
 
-  const Activation m = pass.activation("gdn input", ws.mixed.rows(w),
-                                       {&weights.qkv, &weights.gate, &weights.alpha, &weights.beta});
+  const Activation m =
+      pass.activation("gdn input", ws.mixed.rows(w), {&weights.qkv, &weights.gate, &weights.alpha, &weights.beta});
   ops.matmul(weights.qkv, m, ws.qkv.rows(w));
   ops.matmul(weights.gate, m, ws.z.rows(w));
   ops.matmul(weights.alpha, m, ws.alpha.rows(w));
@@ -119,11 +124,19 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
   ops.l2_norm(ConstRows(conv + kw, w, kw, channels), dim, shape.norm_eps, 1.0F, ws.kn.rows(w));
 
   const bool window = pass.mode == PassMode::kWindow;
-  GdnScan scan{sz(shape.gdn_key_heads), heads, dim, state.s.data(),
-               ConstRows(state.log_k.data(), state.replay, kw), ConstRows(state.log_u.data(), state.replay, vw),
+  GdnScan scan{sz(shape.gdn_key_heads),
+               heads,
+               dim,
+               state.s.data(),
+               ConstRows(state.log_k.data(), state.replay, kw),
+               ConstRows(state.log_u.data(), state.replay, vw),
                ConstRows(state.log_decay.data(), state.replay, heads),
-               ws.qn.rows(w), ws.kn.rows(w), ConstRows(conv + 2 * kw, w, vw, channels),
-               ws.alpha.rows(w), ws.beta.rows(w), ws.gdn_out.rows(w),
+               ws.qn.rows(w),
+               ws.kn.rows(w),
+               ConstRows(conv + 2 * kw, w, vw, channels),
+               ws.alpha.rows(w),
+               ws.beta.rows(w),
+               ws.gdn_out.rows(w),
                window ? Rows(state.log_u.data(), w, vw) : Rows()};
   ops.gdn_scan(scan);
   state.replay = 0;
@@ -222,9 +235,8 @@ void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
   ops.ple_gate(ws.wide_b.rows(w), ws.wide_a.rows(w), ws.mixed.rows(w), shape.streams, ws.normed.rows(w));
   const Rows gated = ws.normed.rows(w), conv_in = ws.wide_a.rows(w), conv_out = ws.wide_b.rows(w);
   ops.rms_norm(gated, streams, params.ple_norm_conv.data(), eps, conv_in);
-  ops.causal_conv(history.committed(), conv_in,
-                  ConstRows(params.ple_conv.data(), sz(shape.ple_conv), sz(shape.wide())), sz(shape.ngram_size),
-                  conv_out);
+  ops.causal_conv(history.committed(), conv_in, ConstRows(params.ple_conv.data(), sz(shape.ple_conv), sz(shape.wide())),
+                  sz(shape.ngram_size), conv_out);
   if (pass.mode == PassMode::kWindow)
     history.log(conv_in);
   else

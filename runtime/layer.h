@@ -17,9 +17,9 @@ struct HcParams {
 struct LayerParams {
   const LayerWeights* w = nullptr;
   HcParams hc_attn, hc_ffn;
-  std::vector<float> gdn_conv, dt_bias, a, gdn_norm;              // GDN
-  std::vector<float> q_norm, k_norm, index_q_norm, index_k_norm;  // attention
-  std::vector<float> ple_key, ple_query, ple_norm_conv, ple_conv; // n-gram layer
+  std::vector<float> gdn_conv, dt_bias, a, gdn_norm;               // GDN
+  std::vector<float> q_norm, k_norm, index_q_norm, index_k_norm;   // attention
+  std::vector<float> ple_key, ple_query, ple_norm_conv, ple_conv;  // n-gram layer
 };
 std::vector<float> decode_floats(const WeightView& w);
 HcParams make_hc_params(const HcWeights& w);

@@ -3,6 +3,7 @@
 //   1    an unexpected failure of the system
 //   2    wrong input: a flag, a file, a prompt (InputError)
 //   130  stopped by Ctrl-C
+#include <cpuid.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -11,6 +12,7 @@
 #include <filesystem>
 #include <functional>
 #include <new>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -30,6 +32,12 @@ namespace {
 
 constexpr int kExitInput = 2;
 
+// Asked of the processor itself: clang 14 has no __builtin_cpu_supports("f16c").
+bool has_f16c() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+}
+
 void require_cpu() {
   __builtin_cpu_init();
   std::string missing;
@@ -38,7 +46,7 @@ void require_cpu() {
   };
   need(__builtin_cpu_supports("avx2") != 0, "AVX2");
   need(__builtin_cpu_supports("fma") != 0, "FMA");
-  need(__builtin_cpu_supports("f16c") != 0, "F16C");
+  need(has_f16c(), "F16C");
   if (missing.empty()) return;
   fail_input(
       "processor: expected AVX2, FMA and F16C (Intel from 2013, AMD from 2015 on), found one without {}. Fix: use "
@@ -54,8 +62,18 @@ int cuda_device(const std::string& name) {
   return std::stoi(digits);
 }
 
+TileIsa cpu_isa(const EngineOptions& options) {
+  if (options.isa == "auto") return best_tile_isa();
+  const std::optional<TileIsa> isa = find_tile_isa(options.isa);
+  if (!isa) fail_input("--isa: expected auto, scalar, avx2, avxvnni or avx512, found \"{}\"", options.isa);
+  if (!tile_isa_supported(*isa))
+    fail_input("--isa {}: expected a processor that has it, found one without. Fix: --isa auto (here {})", options.isa,
+               tile_isa_name(best_tile_isa()));
+  return *isa;
+}
+
 std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
-  if (options.device == "cpu") return make_cpu_ops(options.workers);
+  if (options.device == "cpu") return make_cpu_ops(options.workers, cpu_isa(options));
   std::string why_not;
   if (options.device == "auto") {
     if (auto gpu = make_gpu_ops(0, &why_not)) return gpu;
@@ -63,7 +81,7 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
     if (std::filesystem::exists("/proc/driver/nvidia/version", ignored)) {
       write_stderr(fmt::format("tandem: note: there is an NVIDIA card, but {}; running on the CPU\n", why_not));
     }
-    return make_cpu_ops(options.workers);
+    return make_cpu_ops(options.workers, cpu_isa(options));
   }
   const int device = cuda_device(options.device);
   if (device < 0) fail_input("--device: expected auto, cpu or cuda:N, found \"{}\"", options.device);

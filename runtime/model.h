@@ -35,9 +35,9 @@ struct GdnWeights {
 };
 
 struct AttentionWeights {
-  WeightView q;       // [heads * 2 * head_dim, d]: per head query rows, then gate rows
-  WeightView k, v;    // [kv_heads * head_dim, d]
-  WeightView out;     // [d, heads * head_dim]
+  WeightView q;                               // [heads * 2 * head_dim, d]: per head query rows, then gate rows
+  WeightView k, v;                            // [kv_heads * head_dim, d]
+  WeightView out;                             // [d, heads * head_dim]
   WeightView q_norm, k_norm;                  // [1, head_dim]
   WeightView indexer_q;                       // [indexer_heads * indexer_dim, d]
   WeightView indexer_k;                       // [indexer_dim, d]
@@ -66,35 +66,35 @@ struct ExpertBank {
 };
 
 struct MoeWeights {
-  WeightView router;       // [experts, d]
+  WeightView router;  // [experts, d]
   ExpertBank routed;
   WeightView shared_gate;  // [1, d], sigmoid gate of the shared expert
   ExpertWeights shared;
 };
 
 struct PleWeights {
-  WeightView key;                          // [D, ple_width]
-  WeightView value;                        // [d, ple_width]
+  WeightView key;                              // [D, ple_width]
+  WeightView value;                            // [d, ple_width]
   WeightView norm_key, norm_query, norm_conv;  // [1, D]
-  WeightView conv;                         // [D, taps] oldest tap first, float
+  WeightView conv;                             // [D, taps] oldest tap first, float
 };
 
 struct LayerWeights {
   HcWeights hc_attn, hc_ffn;
-  std::optional<GdnWeights> gdn;              // exactly one of gdn and attention
+  std::optional<GdnWeights> gdn;  // exactly one of gdn and attention
   std::optional<AttentionWeights> attention;
-  std::optional<PleWeights> ple;              // only on the PLE layer
+  std::optional<PleWeights> ple;  // only on the PLE layer
   MoeWeights moe;
 };
 
 struct MtpWeights {
-  WeightView enorm;    // [1, d]
-  WeightView hnorm;    // [1, D]
-  WeightView eh_proj;  // [d, 2d]: embedding columns first; empty when the file has split projections
-  WeightView e_proj;   // [d, d] split form, else empty
-  WeightView h_proj;   // [d, d]
-  HcWeights head;      // draft mixer, no inject
-  LayerWeights layer;  // a full attention layer
+  WeightView enorm;               // [1, d]
+  WeightView hnorm;               // [1, D]
+  WeightView eh_proj;             // [d, 2d]: embedding columns first; empty when the file has split projections
+  WeightView e_proj;              // [d, d] split form, else empty
+  WeightView h_proj;              // [d, d]
+  HcWeights head;                 // draft mixer, no inject
+  LayerWeights layer;             // a full attention layer
   WeightView token_embd, output;  // own copies, or the trunk's
 };
 
@@ -128,8 +128,8 @@ class Model {
   WeightView ple_table;   // [ple_rows, ple_row_width]
   std::vector<LayerWeights> layers;
   std::optional<MtpWeights> mtp;
-  std::string mtp_note;                // why there is no MTP, or where it came from
-  std::vector<std::string> warnings;   // things a user should see once (unknown keys are not among them)
+  std::string mtp_note;               // why there is no MTP, or where it came from
+  std::vector<std::string> warnings;  // things a user should see once (unknown keys are not among them)
   SamplingHints sampling_thinking, sampling_plain;
 
   const Gguf& gguf() const { return *gguf_; }

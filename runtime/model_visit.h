@@ -1,5 +1,5 @@
-// Every matrix of a bound model that products are made with, and every bank of routed experts. Tables that only rows are
-// read of (token embedding, n-gram table) are not among them.
+// Every matrix of a bound model that products are made with, and every bank of routed experts. Tables that only rows
+// are read of (token embedding, n-gram table) are not among them.
 #pragma once
 
 #include "runtime/model.h"
@@ -29,7 +29,8 @@ void for_each_matrix(const Model& model, Visit&& visit) {
       view(w.ple->key);
       view(w.ple->value);
     }
-    for (const WeightView* m : {&w.moe.router, &w.moe.shared_gate, &w.moe.shared.gate, &w.moe.shared.up, &w.moe.shared.down})
+    for (const WeightView* m :
+         {&w.moe.router, &w.moe.shared_gate, &w.moe.shared.gate, &w.moe.shared.up, &w.moe.shared.down})
       view(*m);
   };
   for (const LayerWeights& w : model.layers) layer(w);

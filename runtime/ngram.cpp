@@ -44,7 +44,7 @@ void NgramTable::gather(std::span<const TokenId> before, std::span<const TokenId
     ngram_rows(shape_, std::span<const TokenId>(context).subspan(first, end - first), rows);
     for (std::size_t h = 0; h < rows.size(); ++h) {
       CHECK(rows[h] < table_.rows, "n-gram row {} of {}", rows[h], table_.rows);
-      dequantize_row(table_.type, table_.row(rows[h]), table_.cols, out.row(t) + h * table_.cols);
+      table_.read_row(rows[h], out.row(t) + h * table_.cols);
     }
   }
 }

@@ -98,8 +98,8 @@ class Ops {
   virtual std::string describe() const = 0;  // machine, instruction set, workers
 
   // Puts the model's matrices into this machine's own form (packs, uploads). Products work without it, from the mapped
-  // file, only slower. The form is kept while the returned token (may be null) lives; the model must outlive it, and the
-  // machine too.
+  // file, only slower. The form is kept while the returned token (may be null) lives; the model must outlive it, and
+  // the machine too.
   virtual std::shared_ptr<void> load(const Model& model, const LoadProgress& progress);
 
   // ---- products ---------------------------------------------------------------------------------------------------
@@ -176,9 +176,9 @@ class Ops {
   // out = fma over k in rank order of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out).
   virtual void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) = 0;
 
-  // ---- n-gram embedding (spec 3.3, 3.4) -------------------------------------------------------------------------------
-  // Per stream c: s = (key_c . query_c) / sqrt(d); gv_c = sigmoid(sign(s) * sqrt(max(|s|, 1e-6))) * value.
-  // key, query, gv [w, D] (normed), value [w, d].
+  // ---- n-gram embedding (spec 3.3, 3.4)
+  // ------------------------------------------------------------------------------- Per stream c: s = (key_c . query_c)
+  // / sqrt(d); gv_c = sigmoid(sign(s) * sqrt(max(|s|, 1e-6))) * value. key, query, gv [w, D] (normed), value [w, d].
   virtual void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) = 0;
   // x = (x + a) + b, in place.
   virtual void add2(Rows x, ConstRows a, ConstRows b) = 0;

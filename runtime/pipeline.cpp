@@ -4,7 +4,9 @@
 
 namespace tandem {
 
-std::shared_ptr<void> Ops::load(const Model&, const LoadProgress&) { return nullptr; }
+std::shared_ptr<void> Ops::load(const Model&, const LoadProgress&) {
+  return nullptr;
+}
 
 Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadProgress& progress)
     : model(model_),
@@ -21,7 +23,7 @@ void Pipeline::Impl::embed(const WeightView& table, std::span<const TokenId> tok
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const TokenId id = tokens[i];
     CHECK(id >= 0 && static_cast<std::size_t>(id) < table.rows, "token {} of a vocabulary of {}", id, table.rows);
-    dequantize_row(table.type, table.row(static_cast<std::size_t>(id)), table.cols, out.row(i));
+    table.read_row(static_cast<std::size_t>(id), out.row(i));
   }
 }
 
@@ -43,10 +45,18 @@ Pipeline::Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const Loa
     : impl_(std::make_unique<Impl>(model, ops, max_rows, progress)) {}
 Pipeline::~Pipeline() = default;
 
-std::size_t Pipeline::max_rows() const { return impl_->max_rows; }
-const Model& Pipeline::model() const { return impl_->model; }
-Ops& Pipeline::ops() { return impl_->ops; }
-void Pipeline::set_tap(StageTap tap) { impl_->tap = std::move(tap); }
+std::size_t Pipeline::max_rows() const {
+  return impl_->max_rows;
+}
+const Model& Pipeline::model() const {
+  return impl_->model;
+}
+Ops& Pipeline::ops() {
+  return impl_->ops;
+}
+void Pipeline::set_tap(StageTap tap) {
+  impl_->tap = std::move(tap);
+}
 
 PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits) {
   Impl& impl = *impl_;

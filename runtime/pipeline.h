@@ -29,8 +29,8 @@ struct PassOutput {
 
 class Pipeline {
  public:
-  // max_rows bounds the rows of one pass (prefill chunk); all work memory is reserved, and the weights are loaded into the
-  // machine here.
+  // max_rows bounds the rows of one pass (prefill chunk); all work memory is reserved, and the weights are loaded into
+  // the machine here.
   Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadProgress& progress = {});
   ~Pipeline();
 
@@ -55,7 +55,7 @@ class Pipeline {
   std::unique_ptr<Impl> impl_;
 };
 
-enum class MtpNorm { kFull, kPerStream };    // hidden norm: one statistic over all streams, or one per stream
+enum class MtpNorm { kFull, kPerStream };  // hidden norm: one statistic over all streams, or one per stream
 enum class MtpAttention { kSparse, kDense };
 
 // The draft head (spec/model.md section 7): row j takes the wide residual of position j and token j + 1, and predicts

@@ -62,7 +62,9 @@ struct DTypeInfo {
 // The row of the type table for a GGUF type id, or nullptr when the id is unknown or was removed from the format.
 const DTypeInfo* find_dtype(std::uint32_t id);
 const DTypeInfo& dtype_info(DType type);
-inline std::string_view dtype_name(DType type) { return dtype_info(type).name; }
+inline std::string_view dtype_name(DType type) {
+  return dtype_info(type).name;
+}
 
 // Bytes of one row of n elements. REQUIRES n % block_elems == 0.
 std::size_t row_bytes(DType type, std::size_t n);
@@ -95,7 +97,8 @@ struct Block32 {
 void decode_block32(DType type, const std::uint8_t* row, std::size_t b, Block32& out);
 
 // A whole row to float, n elements. Block formats are rounded as ((d*m)*c) + (e*n), each product and the sum to
-// nearest (the order that the format's own tools use). Float types are converted exactly. REQUIRES n % block_elems == 0.
+// nearest (the order that the format's own tools use). Float types are converted exactly. REQUIRES n % block_elems ==
+// 0.
 void dequantize_row(DType type, const std::uint8_t* row, std::size_t n, float* out);
 
 }  // namespace tandem

@@ -10,7 +10,9 @@ namespace tandem {
 RowHistory::RowHistory(std::size_t depth, std::size_t width)
     : depth_(depth), width_(width), rows_(depth * width), window_(kMaxWindow * width) {}
 
-ConstRows RowHistory::committed() const { return {rows_.data(), depth_, width_}; }
+ConstRows RowHistory::committed() const {
+  return {rows_.data(), depth_, width_};
+}
 
 void RowHistory::commit(ConstRows x) {
   CHECK(pending_ == 0 && x.cols == width_, "{} pending rows, {} of {} columns", pending_, x.cols, width_);
@@ -59,7 +61,8 @@ GdnLayerState make_gdn_state(const ModelShape& shape) {
   const auto heads = static_cast<std::size_t>(shape.gdn_value_heads);
   GdnLayerState state;
   state.s.resize(heads * dim * dim);
-  state.conv = RowHistory(static_cast<std::size_t>(shape.gdn_conv - 1), static_cast<std::size_t>(shape.gdn_conv_width()));
+  state.conv =
+      RowHistory(static_cast<std::size_t>(shape.gdn_conv - 1), static_cast<std::size_t>(shape.gdn_conv_width()));
   state.log_k.resize(kMaxWindow * static_cast<std::size_t>(shape.gdn_key_width()));
   state.log_u.resize(kMaxWindow * heads * dim);
   state.log_decay.resize(kMaxWindow * heads);
@@ -170,7 +173,9 @@ void SequenceState::rewind(const Checkpoint& point) {
   mtp.rows = point.mtp_rows;
 }
 
-std::size_t SequenceState::checkpoint_position(const Checkpoint& point) { return point.position; }
+std::size_t SequenceState::checkpoint_position(const Checkpoint& point) {
+  return point.position;
+}
 
 std::size_t SequenceState::checkpoint_bytes() const {
   const auto history = [](const RowHistory& h) { return (h.depth() + kMaxWindow) * h.width() * sizeof(float); };

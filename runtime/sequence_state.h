@@ -21,12 +21,14 @@ namespace tandem {
 
 inline constexpr std::size_t kMaxWindow = 16;
 
-// Zero-initialised storage whose pages are only touched when used (a 262,144-position cache costs nothing until filled).
+// Zero-initialised storage whose pages are only touched when used (a 262,144-position cache costs nothing until
+// filled).
 template <typename T>
 class LazyArray {
  public:
   LazyArray() = default;
-  explicit LazyArray(std::size_t n) : data_(static_cast<T*>(std::calloc(n == 0 ? 1 : n, sizeof(T))), &std::free), n_(n) {
+  explicit LazyArray(std::size_t n)
+      : data_(static_cast<T*>(std::calloc(n == 0 ? 1 : n, sizeof(T))), &std::free), n_(n) {
     CHECK(data_ != nullptr, "cannot reserve {} bytes", n * sizeof(T));
   }
   T* data() const { return data_.get(); }
@@ -42,10 +44,10 @@ class RowHistory {
  public:
   RowHistory() = default;
   RowHistory(std::size_t depth, std::size_t width);
-  ConstRows committed() const;      // [depth, width], oldest first, zeros before the sequence start
-  void commit(ConstRows x);         // append for good
-  void log(ConstRows x);            // append to the open window
-  void keep(std::size_t rows);      // close the window: commit its first rows, drop the rest
+  ConstRows committed() const;  // [depth, width], oldest first, zeros before the sequence start
+  void commit(ConstRows x);     // append for good
+  void log(ConstRows x);        // append to the open window
+  void keep(std::size_t rows);  // close the window: commit its first rows, drop the rest
   std::size_t pending() const { return pending_; }
   // Row `back` rows before the next one to be appended (1 = the last one), window included. REQUIRES back <= depth +
   // pending.
@@ -83,11 +85,11 @@ class SequenceState {
  public:
   SequenceState(const ModelShape& shape, const StateOptions& options);
 
-  std::size_t position() const { return tokens_.size(); }           // committed tokens
+  std::size_t position() const { return tokens_.size(); }  // committed tokens
   std::size_t context() const { return options_.context; }
   std::size_t room() const { return options_.context - position(); }
-  std::span<const TokenId> tokens() const { return tokens_; }       // committed tokens, oldest first
-  std::size_t pending() const { return pending_.size(); }           // rows of the open window
+  std::span<const TokenId> tokens() const { return tokens_; }  // committed tokens, oldest first
+  std::size_t pending() const { return pending_.size(); }      // rows of the open window
   const StateOptions& options() const { return options_; }
 
   // Closes the open window: the first `rows` rows stay, the rest never were. REQUIRES rows <= pending().
@@ -112,9 +114,9 @@ class SequenceState {
   // ---- used by the pipeline ------------------------------------------------------------------------------------
   struct MtpState {
     AttentionLayerState attention;
-    std::size_t rows = 0;     // committed rows
-    std::size_t pending = 0;  // rows of the open draft window
-    void keep(std::size_t n); // as above, for drafts
+    std::size_t rows = 0;      // committed rows
+    std::size_t pending = 0;   // rows of the open draft window
+    void keep(std::size_t n);  // as above, for drafts
   };
   std::vector<GdnLayerState> gdn;              // by trunk layer; empty entries for attention layers
   std::vector<AttentionLayerState> attention;  // by trunk layer; empty entries for GDN layers

@@ -65,6 +65,10 @@ void add_engine_flags(CLI::App& app, EngineOptions& options) {
   app.add_option("--workers", options.workers, "CPU threads, 0 for one per core (default 0)")
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""));
+  app.add_option("--isa", options.isa,
+                 "CPU kernels: auto, scalar, avx2, avxvnni or avx512 (default auto: the best that the processor has); "
+                 "never changes the text")
+      ->type_name("NAME");
   app.add_option("--context", options.context,
                  "positions that a conversation may fill (default 32768, or the model's own limit if smaller)")
       ->type_name("N")

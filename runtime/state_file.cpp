@@ -83,9 +83,10 @@ Header verify(std::FILE* file, const std::filesystem::path& path, SequenceState&
     fail_input("{}: expected state version {}, found {}. Fix: it was written by another version of tandem; start anew",
                name, kVersion, header.version);
   if (header.fingerprint != fingerprint)
-    fail_input("{}: expected the state of the loaded model ({:016x}), found one of another model ({:016x}). Fix: load "
-               "the model that it was saved with",
-               name, fingerprint, header.fingerprint);
+    fail_input(
+        "{}: expected the state of the loaded model ({:016x}), found one of another model ({:016x}). Fix: load "
+        "the model that it was saved with",
+        name, fingerprint, header.fingerprint);
   if (header.kv_type != static_cast<std::uint32_t>(state.options().kv))
     fail_input("{}: expected KV type {}, found {}. Fix: pass the --kv that it was saved with", name,
                state.options().kv == KvType::kF32 ? "f32" : "f16", header.kv_type == 0 ? "f32" : "f16");
@@ -116,8 +117,8 @@ Header verify(std::FILE* file, const std::filesystem::path& path, SequenceState&
 void SequenceState::save(const std::filesystem::path& path, std::uint64_t model_fingerprint) const {
   CHECK(pending_.empty() && mtp.pending == 0, "a window is open");
   auto& self = const_cast<SequenceState&>(*this);  // the visitor is shared with restore; nothing is written here
-  Header header{{}, kVersion, static_cast<std::uint32_t>(options_.kv), model_fingerprint, position(), mtp.rows,
-                expected_bytes(self, position(), mtp.rows)};
+  Header header{{},         kVersion, static_cast<std::uint32_t>(options_.kv),   model_fingerprint,
+                position(), mtp.rows, expected_bytes(self, position(), mtp.rows)};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   const std::string temporary = path.string() + ".tmp";
   const auto fail = [&](const char* what) {
@@ -151,7 +152,8 @@ void SequenceState::restore(const std::filesystem::path& path, std::uint64_t mod
   CHECK(pending_.empty() && mtp.pending == 0, "a window is open");
   File file(std::fopen(path.c_str(), "rb"));
   if (!file) fail_input("{}: cannot open the state file: {}", path.string(), std::strerror(errno));
-  if (!std::filesystem::is_regular_file(path)) fail_input("{}: expected a state file, found no regular file", path.string());
+  if (!std::filesystem::is_regular_file(path))
+    fail_input("{}: expected a state file, found no regular file", path.string());
   const Header header = verify(file.get(), path, *this, model_fingerprint);
 
   // From here on nothing can be wrong with the file; a disk that fails now leaves an empty sequence and an error.

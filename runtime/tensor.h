@@ -12,7 +12,8 @@
 namespace tandem {
 
 // A weight matrix [rows, cols], y = W x, as it lies in the (mapped) file: rows of row_bytes(type, cols) bytes, one
-// after the other. A vector is a matrix with one row. `scale` multiplies every product (NVFP4 files), otherwise 1.
+// after the other. A vector is a matrix with one row. `scale` multiplies every product and every row that is looked up
+// (NVFP4 files), otherwise 1.
 struct WeightView {
   const std::uint8_t* data = nullptr;
   DType type = DType::F32;
@@ -25,6 +26,12 @@ struct WeightView {
   std::size_t row_size() const { return row_bytes(type, cols); }
   std::size_t bytes() const { return rows * row_size(); }
   const std::uint8_t* row(std::size_t r) const { return data + r * row_size(); }
+  // Row r as floats, times the scale.
+  void read_row(std::size_t r, float* out) const {
+    dequantize_row(type, row(r), cols, out);
+    if (scale == 1.0F) return;
+    for (std::size_t i = 0; i < cols; ++i) out[i] = out[i] * scale;
+  }
   // Rows first .. first + count - 1 as a matrix of their own (one expert of a bank, a half of a fused pair).
   WeightView slice(std::size_t first, std::size_t count) const {
     DCHECK(first + count <= rows);
@@ -48,8 +55,8 @@ struct RowsOf {
   RowsOf(T* data_, std::size_t rows_, std::size_t cols_, std::size_t stride_)
       : data(data_), rows(rows_), cols(cols_), stride(stride_) {}
   template <typename U>
-    requires std::is_same_v<const U, T>
-  RowsOf(const RowsOf<U>& other) : data(other.data), rows(other.rows), cols(other.cols), stride(other.stride) {}
+  requires std::is_same_v<const U, T> RowsOf(const RowsOf<U>& other)
+      : data(other.data), rows(other.rows), cols(other.cols), stride(other.stride) {}
 
   explicit operator bool() const { return data != nullptr; }
   T* row(std::size_t r) const {

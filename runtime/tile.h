@@ -1,10 +1,10 @@
-// The packed layout of a block-format matrix: tiles of 16 rows, one SIMD lane (CPU) or one thread of a half warp (GPU) per
-// row, the same bytes in RAM, in VRAM and in a cache file. A tile holds 16 rows x K columns as segments of 256 columns (the
-// last may be shorter, in whole blocks), which is the unit of the reduction (docs/numerics.md, R4). A segment is scales
-// first, then codes; docs/formats.md, "Tiles", has the byte offsets of every type.
+// The packed layout of a block-format matrix: tiles of 16 rows, one SIMD lane (CPU) or one thread of a half warp (GPU)
+// per row, the same bytes in RAM, in VRAM and in a cache file. A tile holds 16 rows x K columns as segments of 256
+// columns (the last may be shorter, in whole blocks), which is the unit of the reduction (docs/numerics.md, R4). A
+// segment is scales first, then codes; docs/formats.md, "Tiles", has the byte offsets of every type.
 //
-// Packing permutes the bits of the file's blocks and loses none: unpack_tile gives the file's bytes back. 16 rows take the
-// bytes of 16 rows in the file; a last tile with fewer rows is filled with zero blocks.
+// Packing permutes the bits of the file's blocks and loses none: unpack_tile gives the file's bytes back. 16 rows take
+// the bytes of 16 rows in the file; a last tile with fewer rows is filled with zero blocks.
 #pragma once
 
 #include <cstddef>

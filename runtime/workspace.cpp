@@ -5,7 +5,9 @@
 namespace tandem {
 
 namespace {
-std::size_t sz(std::int64_t n) { return static_cast<std::size_t>(n); }
+std::size_t sz(std::int64_t n) {
+  return static_cast<std::size_t>(n);
+}
 }  // namespace
 
 Workspace::Workspace(const ModelShape& shape, std::size_t w, std::size_t context)

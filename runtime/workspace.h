@@ -34,25 +34,25 @@ struct Workspace {
 
   std::size_t max_rows;
   // hyper-connections
-  Buffer x;        // [w, D]     residual streams
-  Buffer normed;   // [w, D]     n of READ; also key / gated value of the n-gram layer
-  Buffer wide_a;   // [w, D]     HC gate logits; query and conv input of the n-gram layer
-  Buffer wide_b;   // [w, D]     n-gram key; conv output
-  Buffer low;      // [w, rank]
-  Buffer mixed;    // [w, d]     input of a block
-  Buffer inject;   // [w, streams] logits
-  Buffer block;    // [w, d]     output of a block
+  Buffer x;       // [w, D]     residual streams
+  Buffer normed;  // [w, D]     n of READ; also key / gated value of the n-gram layer
+  Buffer wide_a;  // [w, D]     HC gate logits; query and conv input of the n-gram layer
+  Buffer wide_b;  // [w, D]     n-gram key; conv output
+  Buffer low;     // [w, rank]
+  Buffer mixed;   // [w, d]     input of a block
+  Buffer inject;  // [w, streams] logits
+  Buffer block;   // [w, d]     output of a block
   // GDN
-  Buffer qkv, conv;          // [w, conv_width]
-  Buffer z, gdn_out;         // [w, value_width]
-  Buffer qn, kn;             // [w, key_width]
-  Buffer alpha, beta;        // [w, value_heads]
+  Buffer qkv, conv;    // [w, conv_width]
+  Buffer z, gdn_out;   // [w, value_width]
+  Buffer qn, kn;       // [w, key_width]
+  Buffer alpha, beta;  // [w, value_heads]
   // attention
-  Buffer q_gate;             // [w, heads * 2 * head_dim]
-  Buffer q_rot, attn_out;    // [w, heads * head_dim]
-  Buffer k, k_rot, v;        // [w, kv_heads * head_dim]
-  Buffer index_q, index_q_rot;           // [w, indexer_heads * indexer_dim]
-  Buffer index_k, pool_in, pool;         // [w (+ ratio), indexer_dim]
+  Buffer q_gate;                                    // [w, heads * 2 * head_dim]
+  Buffer q_rot, attn_out;                           // [w, heads * head_dim]
+  Buffer k, k_rot, v;                               // [w, kv_heads * head_dim]
+  Buffer index_q, index_q_rot;                      // [w, indexer_heads * indexer_dim]
+  Buffer index_k, pool_in, pool;                    // [w (+ ratio), indexer_dim]
   Buffer rope_cos, rope_sin, block_cos, block_sin;  // [w, rope_dims / 2]
   std::vector<std::int32_t> positions, position_count;
   std::size_t position_stride;

@@ -75,8 +75,8 @@ GgufBuilder tiny_golden_model() {
   return builder;
 }
 
-::testing::AssertionResult rows_close(ConstRows found, const NpyArray& expected, std::size_t first_row,
-                                      double relative, const std::string& what) {
+::testing::AssertionResult rows_close(ConstRows found, const NpyArray& expected, std::size_t first_row, double relative,
+                                      const std::string& what) {
   double worst = 0;
   std::string where;
   for (std::size_t r = 0; r < found.rows; ++r) {

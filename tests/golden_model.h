@@ -17,7 +17,7 @@ const std::map<std::string, NpyArray>& tiny_golden();
 GgufBuilder tiny_golden_model();  // F32 throughout, MTP block bundled, no tokenizer
 
 // Per element: |found - expected| <= relative * max(|expected|, rms of the expected row). Reports the worst element.
-::testing::AssertionResult rows_close(ConstRows found, const NpyArray& expected, std::size_t first_row,
-                                      double relative, const std::string& what);
+::testing::AssertionResult rows_close(ConstRows found, const NpyArray& expected, std::size_t first_row, double relative,
+                                      const std::string& what);
 
 }  // namespace tandem::testing

@@ -51,11 +51,16 @@ NpyArray parse(Bytes bytes) {
   array.values.resize(count);
   const Bytes data = bytes.subspan(10 + length);
   const std::string type = field(header, "descr").substr(2, 3);
-  if (type == "<f8") convert<double>(data, array.values);
-  else if (type == "<f4") convert<float>(data, array.values);
-  else if (type == "<i4") convert<std::int32_t>(data, array.values);
-  else if (type == "<i8") convert<std::int64_t>(data, array.values);
-  else CHECK(false, "element type {}", type);
+  if (type == "<f8")
+    convert<double>(data, array.values);
+  else if (type == "<f4")
+    convert<float>(data, array.values);
+  else if (type == "<i4")
+    convert<std::int32_t>(data, array.values);
+  else if (type == "<i8")
+    convert<std::int64_t>(data, array.values);
+  else
+    CHECK(false, "element type {}", type);
   return array;
 }
 
@@ -67,7 +72,9 @@ std::vector<char> read_file(const std::filesystem::path& path) {
 
 }  // namespace
 
-NpyArray load_npy(const std::filesystem::path& path) { return parse(read_file(path)); }
+NpyArray load_npy(const std::filesystem::path& path) {
+  return parse(read_file(path));
+}
 
 std::map<std::string, NpyArray> load_npz(const std::filesystem::path& path) {
   const std::vector<char> file = read_file(path);
@@ -79,11 +86,13 @@ std::map<std::string, NpyArray> load_npz(const std::filesystem::path& path) {
   std::size_t at = read<std::uint32_t>(bytes, end + 16);
   std::map<std::string, NpyArray> arrays;
   for (std::size_t i = 0; i < count; ++i) {
-    CHECK(read<std::uint32_t>(bytes, at) == 0x02014B50 && read<std::uint16_t>(bytes, at + 10) == 0, "compressed member");
+    CHECK(read<std::uint32_t>(bytes, at) == 0x02014B50 && read<std::uint16_t>(bytes, at + 10) == 0,
+          "compressed member");
     const std::size_t size = read<std::uint32_t>(bytes, at + 24), name_length = read<std::uint16_t>(bytes, at + 28);
     const std::size_t extra = read<std::uint16_t>(bytes, at + 30), local = read<std::uint32_t>(bytes, at + 42);
     const std::string name(bytes.data() + at + 46, name_length);
-    const std::size_t data = local + 30 + read<std::uint16_t>(bytes, local + 26) + read<std::uint16_t>(bytes, local + 28);
+    const std::size_t data =
+        local + 30 + read<std::uint16_t>(bytes, local + 26) + read<std::uint16_t>(bytes, local + 28);
     arrays[name.substr(0, name.size() - 4)] = parse(bytes.subspan(data, size));
     at += 46 + name_length + extra + read<std::uint16_t>(bytes, at + 32);
   }

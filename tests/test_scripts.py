@@ -125,9 +125,12 @@ class Scripts(unittest.TestCase):
         self.run_script("tandem.sh", "x")
         log = (self.checkout / "build/build.log").read_text()
         self.forget_calls()
-        start = time.monotonic()
+        before = os.times()
         done = self.run_script("tandem.sh", "x")
-        self.assertLess(time.monotonic() - start, 1.0)
+        after = os.times()
+        # Processor time, so that a busy machine does not fail this.
+        spent = after.children_user + after.children_system - before.children_user - before.children_system
+        self.assertLess(spent, 0.5)
         self.assertEqual(self.calls("cmake") + self.calls("dpkg-query") + self.calls("apt-get"), [])
         self.assertEqual(len(self.calls("ninja")), 1)
         self.assertEqual(done.stderr, "")

@@ -23,6 +23,11 @@ double rms(DType type, const std::vector<std::uint8_t>& bytes, std::size_t n) {
 TEST(SyntheticModel, MatricesKeepActivationsSane) {
   SyntheticOptions options;
   options.shape.hidden = 256;
+  options.shape.layers = 2;  // small, since one model is made per type
+  options.shape.is_gdn = {true, false};
+  options.shape.mtp_layers = 0;
+  options.shape.ple_layer = -1;
+  options.shape.experts = 2;
   int tried = 0;
   for (std::uint32_t id = 0; id < 64; ++id) {
     const DTypeInfo* info = find_dtype(id);

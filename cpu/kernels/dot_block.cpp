@@ -21,10 +21,10 @@ namespace {
 
 // A weight row in integer form, structure of arrays.
 struct DecodedRow {
-  std::vector<std::int8_t> c;                  // [K]
-  std::vector<std::int16_t> m;                 // [K / 16]
-  std::vector<std::int32_t> n;                 // [K / 16]
-  std::vector<float> d, d_high, e;             // [K / 32]
+  std::vector<std::int8_t> c;       // [K]
+  std::vector<std::int16_t> m;      // [K / 16]
+  std::vector<std::int32_t> n;      // [K / 16]
+  std::vector<float> d, d_high, e;  // [K / 32]
   bool has_offset = false, split_scale = false;
 
   void resize(std::size_t k) {
@@ -97,7 +97,8 @@ float dot_row(const DecodedRow& w, std::size_t k, const TileJob& job) {
     __m256i products[kBlocks];
     for (std::size_t i = n; i < kBlocks; ++i) products[i] = _mm256_setzero_si256();
     for (std::size_t i = 0; i < n; ++i)
-      products[i] = block_products(w.c.data() + 32 * (first + i), w.m.data() + 2 * (first + i), job.q + 32 * (first + i));
+      products[i] =
+          block_products(w.c.data() + 32 * (first + i), w.m.data() + 2 * (first + i), job.q + 32 * (first + i));
     std::int32_t sums[kBlocks];
     float acc = 0.0F;
     if (w.split_scale) {

@@ -59,7 +59,8 @@ float dot_float(const float* a, const float* b, std::size_t n) {
   CHECK(count <= 256, "{} elements", n);
   Lanes segments[256];
   for (std::size_t s = 0; s < count; ++s)
-    segments[s] = segment(a + s * kSegment, b + s * kSegment, n - s * kSegment < kSegment ? n - s * kSegment : kSegment);
+    segments[s] =
+        segment(a + s * kSegment, b + s * kSegment, n - s * kSegment < kSegment ? n - s * kSegment : kSegment);
   std::size_t padded = 1;
   while (padded < count) padded *= 2;
   const __m256 zero = _mm256_setzero_ps();

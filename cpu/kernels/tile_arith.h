@@ -1,5 +1,5 @@
-// Tile kernels of the types whose codes are bit fields: see tile_driver.h for what a type provides, runtime/tile.h for the
-// layouts.
+// Tile kernels of the types whose codes are bit fields: see tile_driver.h for what a type provides, runtime/tile.h for
+// the layouts.
 #pragma once
 
 #include "cpu/kernels/tile_driver.h"
@@ -62,9 +62,12 @@ inline void or_plane2_high(const std::uint8_t* p, I* out) {
   }
 }
 
-inline __m128i bytes16(const std::uint8_t* p) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p)); }
+inline __m128i bytes16(const std::uint8_t* p) {
+  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+}
 
-// ---- 32-column formats: f16 d[nb] (and m[nb]), then codes --------------------------------------------------------------
+// ---- 32-column formats: f16 d[nb] (and m[nb]), then codes
+// --------------------------------------------------------------
 
 template <int CodeBytes, bool Offset>
 struct Plain {
@@ -110,7 +113,8 @@ struct TileQ8_0 : Plain<512, false> {
 };
 
 // The 16 values of IQ4_NL and IQ4_XS; as unsigned codes where signed ones are biased.
-alignas(16) inline constexpr std::int8_t kLut4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+alignas(16) inline constexpr std::int8_t kLut4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                      1,    13,   25,  38,  53,  69,  89,  113};
 inline void lookup4(const std::uint8_t* p, I* out) {
   const I table = Isa::from_signed(Isa::table16(kLut4));
   plane4(p, out);
@@ -154,7 +158,8 @@ struct TileQ2_0 {
   static void codes(const Segment& s, std::size_t b, I* out) { plane2(s.code + 128 * b, out); }
 };
 
-// ---- 256-column formats -------------------------------------------------------------------------------------------------
+// ---- 256-column formats
+// -------------------------------------------------------------------------------------------------
 
 // Q4_K and Q5_K: d, dmin, twelve scale bytes holding eight 6-bit pairs (S, M).
 template <int CodeBytes>
@@ -167,7 +172,10 @@ struct PairScaled {
     const std::uint8_t *p, *code;
     F scale, minus_min;
     Segment(const std::uint8_t* at, std::size_t)
-        : p(at + 64), code(at + 256), scale(Isa::half16(at)), minus_min(Isa::mul(Isa::fset1(-1.0F), Isa::half16(at + 32))) {}
+        : p(at + 64),
+          code(at + 256),
+          scale(Isa::half16(at)),
+          minus_min(Isa::mul(Isa::fset1(-1.0F), Isa::half16(at + 32))) {}
   };
   static __m128i low(const Segment& s, std::size_t i) {
     return _mm_and_si128(bytes16(s.p + 16 * i), _mm_set1_epi8(63));
@@ -209,7 +217,10 @@ struct TileQ2_K {
     const std::uint8_t *p, *code;
     F scale, minus_min;
     Segment(const std::uint8_t* at, std::size_t)
-        : p(at + 64), code(at + 320), scale(Isa::half16(at)), minus_min(Isa::mul(Isa::fset1(-1.0F), Isa::half16(at + 32))) {}
+        : p(at + 64),
+          code(at + 320),
+          scale(Isa::half16(at)),
+          minus_min(Isa::mul(Isa::fset1(-1.0F), Isa::half16(at + 32))) {}
   };
   static F d(const Segment& s, std::size_t) { return s.scale; }
   static F e(const Segment& s, std::size_t) { return s.minus_min; }
@@ -239,7 +250,8 @@ struct TileQ3_K {
     const std::size_t k = 2 * b + static_cast<std::size_t>(half);
     const __m128i nibbles = bytes16(s.p + 16 * (k % 8)), pairs = bytes16(s.p + 16 * (8 + k % 4));
     const __m128i low = _mm_and_si128(k < 8 ? nibbles : _mm_srli_epi16(nibbles, 4), _mm_set1_epi8(15));
-    const __m128i pair = _mm_and_si128(_mm_srl_epi16(pairs, _mm_cvtsi32_si128(static_cast<int>(2 * (k / 4)))), _mm_set1_epi8(3));
+    const __m128i pair =
+        _mm_and_si128(_mm_srl_epi16(pairs, _mm_cvtsi32_si128(static_cast<int>(2 * (k / 4)))), _mm_set1_epi8(3));
     return Isa::i8(_mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(pair, 4)), _mm_set1_epi8(32)));
   }
   static void codes(const Segment& s, std::size_t b, I* out) {
@@ -288,7 +300,8 @@ struct TileIQ4_XS {
     const __m128i nibbles = bytes16(s.p + 16 * (b / 2));
     const __m128i low = _mm_and_si128(b % 2 == 0 ? nibbles : _mm_srli_epi16(nibbles, 4), _mm_set1_epi8(15));
     const __m128i pairs = b < 4 ? s.high_low : s.high_high;
-    const __m128i pair = _mm_and_si128(_mm_srl_epi16(pairs, _mm_cvtsi32_si128(static_cast<int>(2 * (b % 4)))), _mm_set1_epi8(3));
+    const __m128i pair =
+        _mm_and_si128(_mm_srl_epi16(pairs, _mm_cvtsi32_si128(static_cast<int>(2 * (b % 4)))), _mm_set1_epi8(3));
     return Isa::i8(_mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(pair, 4)), _mm_set1_epi8(32)));
   }
   static void codes(const Segment& s, std::size_t b, I* out) { lookup4(s.code + 256 * b, out); }

@@ -3,5 +3,7 @@
 #include "cpu/kernels/tile_table.h"
 
 namespace tandem {
-TileFunction tile_function_avx512(DType type) { return tile_table(type); }
+TileFunction tile_function_avx512(DType type) {
+  return tile_table(type);
+}
 }  // namespace tandem

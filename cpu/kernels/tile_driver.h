@@ -2,12 +2,11 @@
 //
 // A type is a struct with
 //   kHalves   1: one multiplier per block; 2: one per 16 columns
-//   kSigned   codes() yields Isa::from_signed form (|c| up to 128); otherwise unsigned codes u = c + kBias, u <= kMaxCode
-//   kMultiplier, kOffset   whether m() and e(), n() are used
-//   bytes(nb)              bytes of a segment of nb blocks
-//   Segment(p, nb)         pointers (and what is worth decoding once) of a segment
-//   codes(segment, b, out) the eight code vectors of block b: out[g] holds columns 4g .. 4g+3 of the 16 rows
-//   d(segment, b)          block scale; m(segment, b, half); e(segment, b); n(segment, b, half), all 16-lane floats
+//   kSigned   codes() yields Isa::from_signed form (|c| up to 128); otherwise unsigned codes u = c + kBias, u <=
+//   kMaxCode kMultiplier, kOffset   whether m() and e(), n() are used bytes(nb)              bytes of a segment of nb
+//   blocks Segment(p, nb)         pointers (and what is worth decoding once) of a segment codes(segment, b, out) the
+//   eight code vectors of block b: out[g] holds columns 4g .. 4g+3 of the 16 rows d(segment, b)          block scale;
+//   m(segment, b, half); e(segment, b); n(segment, b, half), all 16-lane floats
 // The integers P and R of R3 stay below 2^24 for every type, so products and sums of them in float are exact, and the
 // result is the one of integer arithmetic. (They are formed as fma onto +0, since an integer zero is never -0.)
 #pragma once
@@ -24,8 +23,8 @@ namespace {
 using I = Isa::I;
 using F = Isa::F;
 
-// The pairwise tree over a stream of segments: equal-sized neighbours are merged as they complete; at the end the missing
-// ones count as +0 (which only turns -0 into +0).
+// The pairwise tree over a stream of segments: equal-sized neighbours are merged as they complete; at the end the
+// missing ones count as +0 (which only turns -0 into +0).
 struct SegmentTree {
   F value[9];
   int level[9];
@@ -96,7 +95,7 @@ void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, 
   for (std::size_t first = 0; first < blocks; first += kBlocks) {
     const std::size_t nb = std::min(kBlocks, blocks - first);
     const typename Type::Segment segment(tile, nb);
-      for (std::size_t at = 0; at < Type::bytes(nb); at += 64) __builtin_prefetch(tile + 4096 + at, 0, 3);
+    for (std::size_t at = 0; at < Type::bytes(nb); at += 64) __builtin_prefetch(tile + 4096 + at, 0, 3);
     F acc[W];
     for (std::size_t t = 0; t < W; ++t) acc[t] = Isa::fzero();
     for (std::size_t b = 0; b < nb; ++b) {

@@ -19,8 +19,8 @@
 
 namespace tandem {
 
-// Everything here and in the kernels has internal linkage: the same source is compiled for several instruction sets, and
-// a copy made for one of them must never serve another.
+// Everything here and in the kernels has internal linkage: the same source is compiled for several instruction sets,
+// and a copy made for one of them must never serve another.
 namespace {
 
 inline std::int32_t activation_word(const std::int8_t* a) {
@@ -102,12 +102,24 @@ struct Isa {
     const auto* at = static_cast<const __m256i*>(p);
     return {{_mm256_loadu_si256(at), _mm256_loadu_si256(at + 1)}};
   }
-  static I both(__m256i x) { return {{x, x}}; }
-  static I zero() { return both(_mm256_setzero_si256()); }
-  static I set1(std::int32_t x) { return both(_mm256_set1_epi32(x)); }
-  static I set1_byte(std::int8_t x) { return both(_mm256_set1_epi8(x)); }
-  static I bit_and(I a, I b) { return {{_mm256_and_si256(a.v[0], b.v[0]), _mm256_and_si256(a.v[1], b.v[1])}}; }
-  static I bit_or(I a, I b) { return {{_mm256_or_si256(a.v[0], b.v[0]), _mm256_or_si256(a.v[1], b.v[1])}}; }
+  static I both(__m256i x) {
+    return {{x, x}};
+  }
+  static I zero() {
+    return both(_mm256_setzero_si256());
+  }
+  static I set1(std::int32_t x) {
+    return both(_mm256_set1_epi32(x));
+  }
+  static I set1_byte(std::int8_t x) {
+    return both(_mm256_set1_epi8(x));
+  }
+  static I bit_and(I a, I b) {
+    return {{_mm256_and_si256(a.v[0], b.v[0]), _mm256_and_si256(a.v[1], b.v[1])}};
+  }
+  static I bit_or(I a, I b) {
+    return {{_mm256_or_si256(a.v[0], b.v[0]), _mm256_or_si256(a.v[1], b.v[1])}};
+  }
   template <int N>
   static I right(I a) {
     return {{_mm256_srli_epi32(a.v[0], N), _mm256_srli_epi32(a.v[1], N)}};
@@ -131,9 +143,13 @@ struct Isa {
     const __m256i x = _mm256_set1_epi32(activation_word(a));
     return {{_mm256_dpbusd_avx_epi32(acc.v[0], u.v[0], x), _mm256_dpbusd_avx_epi32(acc.v[1], u.v[1], x)}};
   }
-  static I dot_s(I acc, I c, const std::int8_t* a) { return dot_u(acc, c, a); }
+  static I dot_s(I acc, I c, const std::int8_t* a) {
+    return dot_u(acc, c, a);
+  }
 #else
-  static I from_signed(I c) { return c; }
+  static I from_signed(I c) {
+    return c;
+  }
   // Pairs of products as int16. u <= 127 keeps 2 * 127 * 127 below 2^15; |c| may be 128, a is never -128.
   static I pairs_u(I u, const std::int8_t* a) {
     const __m256i x = _mm256_set1_epi32(activation_word(a));
@@ -144,7 +160,9 @@ struct Isa {
     return {{_mm256_maddubs_epi16(_mm256_abs_epi8(c.v[0]), _mm256_sign_epi8(x, c.v[0])),
              _mm256_maddubs_epi16(_mm256_abs_epi8(c.v[1]), _mm256_sign_epi8(x, c.v[1]))}};
   }
-  static I add16(I a, I b) { return {{_mm256_add_epi16(a.v[0], b.v[0]), _mm256_add_epi16(a.v[1], b.v[1])}}; }
+  static I add16(I a, I b) {
+    return {{_mm256_add_epi16(a.v[0], b.v[0]), _mm256_add_epi16(a.v[1], b.v[1])}};
+  }
   static I add_pairs(I acc, I pairs) {
     const __m256i ones = _mm256_set1_epi16(1);
     return {{_mm256_add_epi32(acc.v[0], _mm256_madd_epi16(pairs.v[0], ones)),
@@ -152,13 +170,27 @@ struct Isa {
   }
 #endif
 
-  static F fboth(__m256 x) { return {{x, x}}; }
-  static F fzero() { return fboth(_mm256_setzero_ps()); }
-  static F fset1(float x) { return fboth(_mm256_set1_ps(x)); }
-  static F to_float(I a) { return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])}}; }
-  static F mul(F a, F b) { return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}}; }
-  static F add(F a, F b) { return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}}; }
-  static F sub(F a, F b) { return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}}; }
+  static F fboth(__m256 x) {
+    return {{x, x}};
+  }
+  static F fzero() {
+    return fboth(_mm256_setzero_ps());
+  }
+  static F fset1(float x) {
+    return fboth(_mm256_set1_ps(x));
+  }
+  static F to_float(I a) {
+    return {{_mm256_cvtepi32_ps(a.v[0]), _mm256_cvtepi32_ps(a.v[1])}};
+  }
+  static F mul(F a, F b) {
+    return {{_mm256_mul_ps(a.v[0], b.v[0]), _mm256_mul_ps(a.v[1], b.v[1])}};
+  }
+  static F add(F a, F b) {
+    return {{_mm256_add_ps(a.v[0], b.v[0]), _mm256_add_ps(a.v[1], b.v[1])}};
+  }
+  static F sub(F a, F b) {
+    return {{_mm256_sub_ps(a.v[0], b.v[0]), _mm256_sub_ps(a.v[1], b.v[1])}};
+  }
   static F fma(F a, F b, F c) {
     return {{_mm256_fmadd_ps(a.v[0], b.v[0], c.v[0]), _mm256_fmadd_ps(a.v[1], b.v[1], c.v[1])}};
   }
@@ -180,7 +212,8 @@ struct Isa {
     return _mm256_castsi256_ps(_mm256_blendv_epi8(normal, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), wide)));
   }
   static F exp2_minus128(__m128i e) {
-    return {{exp2_minus128_half(_mm256_cvtepu8_epi32(e)), exp2_minus128_half(_mm256_cvtepu8_epi32(_mm_srli_si128(e, 8)))}};
+    return {
+        {exp2_minus128_half(_mm256_cvtepu8_epi32(e)), exp2_minus128_half(_mm256_cvtepu8_epi32(_mm_srli_si128(e, 8)))}};
   }
   static void store(float* y, std::size_t rows, F v) {
     if (rows == 16) {

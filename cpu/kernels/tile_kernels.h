@@ -33,7 +33,8 @@ struct TileJob {
 using TileFunction = void (*)(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, std::size_t job_count,
                               std::size_t rows, float scale);
 
-// The kernel of a type, or nullptr when the type has no tile layout. REQUIRES tile_isa_supported(isa) before calling it.
+// The kernel of a type, or nullptr when the type has no tile layout. REQUIRES tile_isa_supported(isa) before calling
+// it.
 TileFunction tile_function(TileIsa isa, DType type);
 
 }  // namespace tandem

@@ -180,33 +180,51 @@ TANDEM_LATTICE_INLINE __m128i point_pair(const std::uint64_t* a, const std::uint
   const __m128i low = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(a));
   return _mm_castpd_si128(_mm_loadh_pd(_mm_castsi128_pd(low), reinterpret_cast<const double*>(b)));
 }
+// Plain loads: on the machines measured a gather of the same points takes a third longer.
+template <int O, int V, std::size_t Count>
+TANDEM_LATTICE_INLINE void half_octet(const std::uint64_t* codes, const Indices<Count>& index, I* out) {
+  constexpr std::size_t o = O, r = 8 * V;
+  const __m128i p01 = point_pair(codes + index.at(r, o), codes + index.at(r + 1, o));
+  const __m128i p23 = point_pair(codes + index.at(r + 2, o), codes + index.at(r + 3, o));
+  const __m128i p45 = point_pair(codes + index.at(r + 4, o), codes + index.at(r + 5, o));
+  const __m128i p67 = point_pair(codes + index.at(r + 6, o), codes + index.at(r + 7, o));
+  const __m256 a = _mm256_castsi256_ps(_mm256_set_m128i(p45, p01));
+  const __m256 b = _mm256_castsi256_ps(_mm256_set_m128i(p67, p23));
+  out[2 * O].v[V] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
+  out[2 * O + 1].v[V] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xDD));
+}
 template <const LatticeDigits& Lattice, class Table>
 TANDEM_LATTICE_INLINE void octet_codes(const Table& table, const std::uint8_t* low, I high, I* out) {
   const Indices<Table::kCount> index(low, high);
-  const std::uint64_t* codes = table.codes;
-  for (std::size_t o = 0; o < 4; ++o)
-    for (std::size_t v = 0; v < 2; ++v) {
-      const auto pair = [&](std::size_t r) __attribute__((always_inline)) {
-        return point_pair(codes + index.at(8 * v + r, o), codes + index.at(8 * v + r + 1, o));
-      };
-      const __m256 a = _mm256_castsi256_ps(_mm256_set_m128i(pair(4), pair(0)));
-      const __m256 b = _mm256_castsi256_ps(_mm256_set_m128i(pair(6), pair(2)));
-      out[2 * o].v[v] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0x88));
-      out[2 * o + 1].v[v] = _mm256_castps_si256(_mm256_shuffle_ps(a, b, 0xDD));
-    }
+  half_octet<0, 0>(table.codes, index, out);
+  half_octet<0, 1>(table.codes, index, out);
+  half_octet<1, 0>(table.codes, index, out);
+  half_octet<1, 1>(table.codes, index, out);
+  half_octet<2, 0>(table.codes, index, out);
+  half_octet<2, 1>(table.codes, index, out);
+  half_octet<3, 0>(table.codes, index, out);
+  half_octet<3, 1>(table.codes, index, out);
+}
+template <int Q, int V, std::size_t Count>
+TANDEM_LATTICE_INLINE void half_quad(const std::uint32_t* codes, const Indices<Count>& index, I* out) {
+  const auto code = [&](std::size_t r) __attribute__((always_inline)) {
+    return static_cast<std::int32_t>(codes[index.at(8 * V + r, Q)]);
+  };
+  const __m128i low = _mm_setr_epi32(code(0), code(1), code(2), code(3));
+  const __m128i high = _mm_setr_epi32(code(4), code(5), code(6), code(7));
+  out[Q].v[V] = _mm256_set_m128i(high, low);
 }
 template <const LatticeDigits& Lattice, class Table>
 TANDEM_LATTICE_INLINE void quad_codes(const Table& table, const std::uint8_t* low, I high, I* out) {
   const Indices<Table::kCount> index(low, high);
-  const auto* codes = reinterpret_cast<const std::int32_t*>(table.codes);
-  for (std::size_t q = 0; q < 4; ++q)
-    for (std::size_t v = 0; v < 2; ++v) {
-      const auto four = [&](std::size_t r) __attribute__((always_inline)) {
-        return _mm_setr_epi32(codes[index.at(8 * v + r, q)], codes[index.at(8 * v + r + 1, q)],
-                              codes[index.at(8 * v + r + 2, q)], codes[index.at(8 * v + r + 3, q)]);
-      };
-      out[q].v[v] = _mm256_set_m128i(four(4), four(0));
-    }
+  half_quad<0, 0>(table.codes, index, out);
+  half_quad<0, 1>(table.codes, index, out);
+  half_quad<1, 0>(table.codes, index, out);
+  half_quad<1, 1>(table.codes, index, out);
+  half_quad<2, 0>(table.codes, index, out);
+  half_quad<2, 1>(table.codes, index, out);
+  half_quad<3, 0>(table.codes, index, out);
+  half_quad<3, 1>(table.codes, index, out);
 }
 
 #else

@@ -25,7 +25,8 @@ const GoldenSet kSets[] = {
     {"f16", TANDEM_SOURCE_DIR "/../shared/nano/flash-next-nano-f16.gguf",
      TANDEM_SOURCE_DIR "/../shared/nano/golden/f16"},
 };
-const char* const kPrompts[] = {"chat_short", "chat_think", "chat_tool", "unicode", "eos_inside", "sparse_edge", "prose_long"};
+const char* const kPrompts[] = {"chat_short", "chat_think",  "chat_tool", "unicode",
+                                "eos_inside", "sparse_edge", "prose_long"};
 
 // Float rounding through eight layers and 256-term products with activations up to 30 times their typical size; the
 // golden's own float32 and float64 runs differ by 2.5e-5 on logits up to 37, that is 3e-6 of the largest logit's row.
@@ -131,12 +132,14 @@ TEST_P(NanoGolden, FloatMachineMatchesTheReference) {
     for (std::size_t r = 0; r < rows; ++r) {
       std::vector<float> found;
       for (std::size_t i = 0; i < draft_ids.cols(); ++i)
-        found.push_back(draft.logits.row(first_row() + r)[static_cast<std::size_t>(draft_ids.row(variant * rows + r)[i])]);
+        found.push_back(
+            draft.logits.row(first_row() + r)[static_cast<std::size_t>(draft_ids.row(variant * rows + r)[i])]);
       EXPECT_TRUE(rows_close(ConstRows(found.data(), 1, found.size()), draft_logits, variant * rows + r, kFloatChain,
                              base_ + " draft " + name));
     }
     const nlohmann::json& expected = golden_["mtp"][name];
-    expect_residual(expected["wide_output"], draft.wide.row(draft.wide.rows - 1), draft.wide.cols, base_ + " G " + name);
+    expect_residual(expected["wide_output"], draft.wide.row(draft.wide.rows - 1), draft.wide.cols,
+                    base_ + " G " + name);
     // Chained drafts, dense as the golden's.
     MtpHead chained(pipeline, norm, MtpAttention::kDense);
     std::vector<float> g(draft.wide.row(draft.wide.rows - 1), draft.wide.row(draft.wide.rows - 1) + draft.wide.cols);
@@ -145,7 +148,8 @@ TEST_P(NanoGolden, FloatMachineMatchesTheReference) {
     for (std::size_t i = 0; i < 3; ++i) {
       EXPECT_EQ(token, expected["chained_drafts"][i].get<TokenId>()) << base_ << " " << name << " draft " << i;
       if (i == 2) break;
-      draft = chained.forward(fresh, ConstRows(g.data(), 1, g.size()), std::span(&token, 1), PassMode::kWindow, LogitRows::kAll);
+      draft = chained.forward(fresh, ConstRows(g.data(), 1, g.size()), std::span(&token, 1), PassMode::kWindow,
+                              LogitRows::kAll);
       g.assign(draft.wide.row(0), draft.wide.row(0) + draft.wide.cols);
       token = static_cast<TokenId>(arg_max(draft.logits.span(0)));
     }
@@ -177,8 +181,8 @@ TEST_P(NanoGolden, Int8ActivationsStayInTheirBound) {
 std::string case_name(const ::testing::TestParamInfo<NanoGolden::ParamType>& test) {
   return std::string(std::get<0>(test.param).name) + "_" + std::get<1>(test.param);
 }
-INSTANTIATE_TEST_SUITE_P(Files, NanoGolden, ::testing::Combine(::testing::ValuesIn(kSets), ::testing::ValuesIn(kPrompts)),
-                         case_name);
+INSTANTIATE_TEST_SUITE_P(Files, NanoGolden,
+                         ::testing::Combine(::testing::ValuesIn(kSets), ::testing::ValuesIn(kPrompts)), case_name);
 
 }  // namespace
 }  // namespace tandem::testing

@@ -24,7 +24,8 @@ const Model& nano() {
   return model;
 }
 
-// Three prompts: a tool call with special tokens, text with <|endoftext|> inside, prose that runs into sparse attention.
+// Three prompts: a tool call with special tokens, text with <|endoftext|> inside, prose that runs into sparse
+// attention.
 const std::vector<Prompt>& prompts() {
   static const std::vector<Prompt> all = [] {
     std::vector<Prompt> list;
@@ -89,7 +90,8 @@ class RowPurity : public ::testing::Test {
 };
 
 TEST_F(RowPurity, PrefillChunks) {
-  for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, 512UL}) EXPECT_EQ(chunked(pipeline_, chunk), expected()) << chunk;
+  for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, 512UL})
+    EXPECT_EQ(chunked(pipeline_, chunk), expected()) << chunk;
 }
 
 TEST_F(RowPurity, WorkersAndMachines) {
@@ -97,6 +99,15 @@ TEST_F(RowPurity, WorkersAndMachines) {
     const auto ops = make_cpu_ops(workers);
     Pipeline pipeline(nano(), *ops, 64);
     EXPECT_EQ(chunked(pipeline, 64), expected()) << workers;
+  }
+}
+
+TEST_F(RowPurity, InstructionSets) {
+  for (const TileIsa isa : kAllTileIsas) {
+    if (!tile_isa_supported(isa)) continue;
+    const auto ops = make_cpu_ops(2, isa);
+    Pipeline pipeline(nano(), *ops, 64);
+    EXPECT_EQ(chunked(pipeline, 64), expected()) << tile_isa_name(isa);
   }
 }
 
@@ -123,8 +134,9 @@ TEST_F(RowPurity, TwoSequencesInterleaved) {
     SequenceState a(nano().shape, {kContext, KvType::kF16});
     while (a.position() < tokens.size()) {
       const std::size_t count = std::min<std::size_t>(1 + random() % 9, tokens.size() - a.position());
-      add_rows(hash, pipeline_.forward(a, std::span(tokens).subspan(a.position(), count), PassMode::kCommit,
-                                       LogitRows::kAll).logits);
+      add_rows(hash,
+               pipeline_.forward(a, std::span(tokens).subspan(a.position(), count), PassMode::kCommit, LogitRows::kAll)
+                   .logits);
       if (b.room() < 4) b.reset();
       const std::span<const TokenId> next = std::span(other).subspan(b.position() % 400, 3);
       pipeline_.forward(b, next, random() % 2 == 0 ? PassMode::kCommit : PassMode::kWindow, LogitRows::kLast);
@@ -188,8 +200,9 @@ TEST_F(RowPurity, DraftHeadWindows) {
     std::mt19937 random(17);
     while (b.mtp.rows < next.size()) {
       const std::size_t from = b.mtp.rows, count = std::min<std::size_t>(1 + random() % 4, next.size() - from);
-      add_rows(pieces, head.forward(b, h.slice(from, count), next.subspan(from, count), PassMode::kCommit,
-                                    LogitRows::kAll).logits);
+      add_rows(
+          pieces,
+          head.forward(b, h.slice(from, count), next.subspan(from, count), PassMode::kCommit, LogitRows::kAll).logits);
       // Chained drafts on the head's own output, several passes in one window, all dropped.
       for (std::size_t i = 0; i < random() % 4 && from + count + i < kContext; ++i)
         head.forward(b, h.slice(random() % h.rows, 1), next.subspan(random() % next.size(), 1), PassMode::kWindow,
@@ -202,10 +215,10 @@ TEST_F(RowPurity, DraftHeadWindows) {
 
 // Every block format in one synthetic model: the scalar reference and the CPU machine, whole and in windows.
 TEST(RowPurityTwins, ReferenceAndCpuOverAllTypes) {
-  const DType types[] = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,   DType::Q5_1,    DType::Q8_0,   DType::Q2_K,
-                         DType::Q3_K,   DType::Q4_K,  DType::Q5_K,   DType::Q6_K,    DType::IQ2_XXS, DType::IQ2_XS,
-                         DType::IQ2_S,  DType::IQ3_XXS, DType::IQ3_S, DType::IQ1_S,  DType::IQ1_M,  DType::IQ4_NL,
-                         DType::IQ4_XS, DType::TQ1_0, DType::TQ2_0,  DType::MXFP4,   DType::Q1_0,   DType::Q2_0,
+  const DType types[] = {DType::Q4_0,   DType::Q4_1,    DType::Q5_0,  DType::Q5_1,  DType::Q8_0,    DType::Q2_K,
+                         DType::Q3_K,   DType::Q4_K,    DType::Q5_K,  DType::Q6_K,  DType::IQ2_XXS, DType::IQ2_XS,
+                         DType::IQ2_S,  DType::IQ3_XXS, DType::IQ3_S, DType::IQ1_S, DType::IQ1_M,   DType::IQ4_NL,
+                         DType::IQ4_XS, DType::TQ1_0,   DType::TQ2_0, DType::MXFP4, DType::Q1_0,    DType::Q2_0,
                          DType::F16,    DType::BF16};
   SyntheticOptions options;
   options.shape.hidden = 256;
@@ -218,7 +231,8 @@ TEST(RowPurityTwins, ReferenceAndCpuOverAllTypes) {
   const Model model = Model::bind(Gguf::parse(image));
   std::mt19937 random(3);
   Prompt tokens;
-  for (int i = 0; i < 90; ++i) tokens.push_back(static_cast<TokenId>(random() % static_cast<std::uint32_t>(model.shape.vocab)));
+  for (int i = 0; i < 90; ++i)
+    tokens.push_back(static_cast<TokenId>(random() % static_cast<std::uint32_t>(model.shape.vocab)));
   const auto run = [&](std::unique_ptr<Ops> ops) {
     Pipeline pipeline(model, *ops, 128);
     LogitsHash hash;

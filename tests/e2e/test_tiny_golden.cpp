@@ -48,7 +48,8 @@ TEST_P(TinyGolden, EveryStageLogitsAndDraftHead) {
     std::vector<float> values(rows.data, rows.data + rows.rows * rows.cols);
     if (stage == "attn_inject")  // the trace holds the write weights 2 sigmoid(logit / 4)
       for (float& v : values) v = 2.0F * sigmoid_c(v / 4.0F);
-    EXPECT_TRUE(rows_close(ConstRows(values.data(), rows.rows, rows.cols), found->second, 0, kFloatChain, found->first));
+    EXPECT_TRUE(
+        rows_close(ConstRows(values.data(), rows.rows, rows.cols), found->second, 0, kFloatChain, found->first));
     ++compared;
   });
   const PassOutput out = pipeline.forward(state, tokens_, PassMode::kCommit, LogitRows::kAll);
@@ -71,8 +72,10 @@ TEST_P(TinyGolden, TokenByTokenGivesTheSameBits) {
   const PassOutput out = pipeline.forward(whole, tokens_, PassMode::kCommit, LogitRows::kAll);
   const std::vector<float> expected(out.logits.data, out.logits.data + out.logits.rows * out.logits.cols);
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
-    const PassOutput step = pipeline.forward(steps, std::span(tokens_).subspan(i, 1), PassMode::kCommit, LogitRows::kLast);
-    ASSERT_EQ(std::memcmp(step.logits.data, expected.data() + i * step.logits.cols, step.logits.cols * sizeof(float)), 0)
+    const PassOutput step =
+        pipeline.forward(steps, std::span(tokens_).subspan(i, 1), PassMode::kCommit, LogitRows::kLast);
+    ASSERT_EQ(std::memcmp(step.logits.data, expected.data() + i * step.logits.cols, step.logits.cols * sizeof(float)),
+              0)
         << "position " << i;
   }
 }

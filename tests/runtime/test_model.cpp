@@ -363,6 +363,9 @@ TEST(ModelTest, MissingTrunkBlocks) {
   expect_parts(refusal(builder), {"model.gguf: blk.2: expected tensors for each of the blocks 0 to 3", "found none"});
   std::erase_if(builder.tensors(), [](const TensorSpec& t) { return t.name.starts_with("blk.1."); });
   expect_parts(refusal(builder), {"blk.1: expected"});
+  // Any trunk block, the first one too, makes it a model with holes and no separate MTP file.
+  std::erase_if(builder.tensors(), [](const TensorSpec& t) { return t.name.starts_with("blk.3."); });
+  expect_parts(refusal(builder), {"blk.1: expected tensors for each of the blocks 0 to 3"});
 }
 
 TEST(ModelTest, PaddedDownRowsAreAForeignLayout) {

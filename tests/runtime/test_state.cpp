@@ -52,7 +52,8 @@ TEST(RowHistory, AgainstAListOfAllRows) {
         for (std::size_t c = 0; c < width; ++c)
           ASSERT_EQ(history.committed().row(i)[c], all[all.size() - depth + i][c]) << "step " << step;
       for (std::size_t back = 1; back <= depth + window.size(); ++back) {
-        const auto& expected = back <= window.size() ? window[window.size() - back] : all[all.size() - (back - window.size())];
+        const auto& expected =
+            back <= window.size() ? window[window.size() - back] : all[all.size() - (back - window.size())];
         ASSERT_EQ(std::vector<float>(history.back(back), history.back(back) + width), expected) << "step " << step;
       }
     }
