@@ -66,8 +66,6 @@ class Filler {
   Filler(const Filler&) = delete;
   Filler& operator=(const Filler&) = delete;
 
-  std::uint64_t total() const { return total_; }
-
   void run(std::size_t threads, const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
     std::vector<std::thread> others;
     for (std::size_t i = 1; i < threads; ++i) others.emplace_back([this] { work({}); });
@@ -207,11 +205,13 @@ SynthReport write_synth(const SynthOptions& options, const ModelShape& shape, co
   else
     builder.write_split(path.parent_path() / path.stem(), shards);
   const Gguf gguf = Gguf::open(report.files.front());
-  Filler filler(options, shape, gguf);
+  std::uint64_t total = 0;
+  for (const GgufTensor& tensor : gguf.tensors()) total += tensor.bytes;
   const std::uint64_t space = std::filesystem::space(report.files.front().parent_path() / ".").available;
-  if (space < filler.total())
+  if (space < total)
     fail_input("{}: expected room for {} bytes, found {}. Fix: fewer --layers or --experts, or another place",
-               path.string(), filler.total(), space);
+               path.string(), total, space);
+  Filler filler(options, shape, gguf);
   filler.run(threads, progress);
   for (const GgufShard& shard : gguf.shards()) report.bytes += shard.file_bytes;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

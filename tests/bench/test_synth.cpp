@@ -192,10 +192,13 @@ TEST(Synth, SameBytesWhateverTheThreads) {
   EXPECT_NE(one, write_tiny(dir, "c.gguf", 2, 3));
 }
 
-// No tensor is left as zeros, no two matrices are alike, and nothing is damaged.
+// No tensor is left as zeros, no two matrices are alike, and nothing is damaged. The n-gram table is longer than what
+// is written at once.
 TEST(Synth, EveryTensorIsWritten) {
   const TempDir dir;
-  write_tiny(dir, "a.gguf", 1, 2);
+  ModelShape shape = testing::tiny_shape();
+  shape.ple_rows = 400000;
+  write_synth(tiny_options(), shape, dir / "a.gguf", 1, 2, [](auto, auto) {});
   const Gguf gguf = Gguf::open(dir / "a.gguf");
   std::set<std::string> heads;
   for (const GgufTensor& tensor : gguf.tensors()) {
@@ -268,6 +271,22 @@ TEST(Synth, CannotWriteIsOneMessageAndLeavesNothing) {
   SynthOptions options = tiny_options();
   options.down = DType::Q4_K;
   EXPECT_THROW(write(dir / "a.gguf", options), InputError);
+  EXPECT_FALSE(std::filesystem::exists(dir / "a.gguf"));
+}
+
+// Terabytes of n-gram rows: the layout can be written (as a hole), the data cannot.
+TEST(Synth, TooLittleRoomIsSaidBeforeWriting) {
+  const TempDir dir;
+  constexpr std::uint64_t kBytes = 3'600'000'000'000;
+  if (std::filesystem::space(dir.path()).available > kBytes) GTEST_SKIP() << "there is room for everything";
+  ModelShape shape = testing::tiny_shape();
+  shape.ple_rows = kBytes / 18;  // rows of 32 values, IQ4_NL
+  try {
+    write_synth(tiny_options(), shape, dir / "a.gguf", 1, 1, [](auto, auto) {});
+    FAIL() << "expected an error";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("expected room for 360"), std::string::npos) << error.what();
+  }
   EXPECT_FALSE(std::filesystem::exists(dir / "a.gguf"));
 }
 
