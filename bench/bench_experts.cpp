@@ -25,7 +25,7 @@ struct Options {
   double sample_ms = 5;
   std::string csv, machine;
   SamplePlan plan{.samples = 11};
-  bool list = false;
+  bool list = false, warm = false;
 };
 
 void add_flags(CLI::App& app, Options& options) {
@@ -37,6 +37,7 @@ void add_flags(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->check(CLI::Range(1, 16));
   app.add_option("--workers", options.workers, "worker counts; default 1 and all processors")->delimiter(',');
+  app.add_flag("--warm", options.warm, "one matrix per worker again and again: what the arithmetic alone allows");
   app.add_flag("--list", options.list, "print the kernels that this processor can run");
   app.add_option("--buffer", options.buffer_mib,
                  "MiB of matrices; default four times the last-level cache, 512 to 2048");
@@ -110,12 +111,13 @@ class MatrixStream {
 };
 
 Timing time_stream(WorkerTeam& team, MatrixStream& stream, const MatrixShape& shape, const ExpertKernel& kernel,
-                   const ActivationRows& x, std::size_t width, const SamplePlan& plan) {
+                   const ActivationRows& x, std::size_t width, const SamplePlan& plan, bool warm) {
   std::vector<std::vector<float>> y(team.workers(), std::vector<float>(width * shape.rows));
   return measure(plan, team.workers(), stream.count(), [&](std::size_t units) {
     const std::size_t first = stream.cursor().take(units);
     return team.run(units, [&](std::size_t worker, std::size_t unit) {
-      kernel.multiply(shape, stream.at(stream.cursor().at(first, unit)), x, width, y[worker].data());
+      const std::size_t place = warm ? worker : stream.cursor().at(first, unit);
+      kernel.multiply(shape, stream.at(place), x, width, y[worker].data());
     });
   });
 }
@@ -164,7 +166,7 @@ void time_widths(Bench& bench, WorkerTeam& team, MatrixStream& stream, const Mat
   const auto bytes = static_cast<double>(shape.file_bytes());
   std::string line = fmt::format("{:8} {:7} {:3} workers", dtype_name(shape.type), kernel.name(), team.workers());
   for (const std::size_t width : bench.options.widths) {
-    const Timing timing = time_stream(team, stream, shape, kernel, x, width, bench.options.plan);
+    const Timing timing = time_stream(team, stream, shape, kernel, x, width, bench.options.plan, bench.options.warm);
     const double rate = timing.rate(bytes);
     line += fmt::format("  w{} {:6.2f} ({:3.0f} %)", width, rate / 1e9, 100 * rate / roof);
     bench.csv.row({std::string(dtype_name(shape.type)), kernel.name(), fmt::format("{}", shape.rows),
@@ -212,6 +214,11 @@ int run(int argc, char** argv) {
     return 0;
   }
 
+  if (options.warm && !options.csv.empty())
+    fail_input("--warm: expected no --csv beside it: files hold cold figures only");
+  constexpr std::size_t kLeastMib = 64;  // room for the different matrices
+  if (options.buffer_mib != 0 && options.buffer_mib < kLeastMib)
+    fail_input("--buffer: expected at least {} MiB, found {}", kLeastMib, options.buffer_mib);
   const MachineInfo machine = machine_info(options.machine);
   const std::size_t bytes = options.buffer_mib == 0 ? cold_bytes(machine) : options.buffer_mib << 20;
   Bench bench{options,
@@ -225,8 +232,10 @@ int run(int argc, char** argv) {
   const std::vector<std::size_t> workers = chosen_workers(options, machine);
   const std::vector<DType> types = chosen_types(options, bench.kernels);
   write_stderr(busy_warning(machine));
-  write_stdout(fmt::format("{}: {}, {} processors, {} MiB of matrices, GB/s of file bytes (share of the read roof)\n",
-                           machine.name, machine.cpu, machine.cpus.size(), bytes >> 20));
+  write_stdout(
+      fmt::format("{}: {}, {} processors, {}, GB/s of file bytes (share of the read roof)\n", machine.name, machine.cpu,
+                  machine.cpus.size(),
+                  options.warm ? "one warm matrix per worker" : fmt::format("{} MiB of matrices", bytes >> 20)));
   for (const DType type : types) {
     run_type(bench, type, workers);
     for (const auto& [count, roof] : bench.roof)

@@ -54,6 +54,7 @@ struct SegmentTree {
 template <class Type, class Machine = Isa>
 inline I dot_codes(I acc, const I* codes, int n, const std::int8_t* a) {
   if constexpr (Machine::kNativeDot) {
+#pragma GCC unroll 8
     for (int g = 0; g < n; ++g) {
       if constexpr (Type::kSigned)
         acc = Machine::dot_s(acc, codes[g], a + 4 * g);
@@ -91,6 +92,15 @@ template <class Type, std::size_t W>
 void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, std::size_t rows, float scale) {
   constexpr std::size_t kBlocks = kSegment / 32;
   SegmentTree tree[W];
+  // Copies, so that the compiler knows that nothing below changes them.
+  const std::int8_t* row_q[W];
+  const std::int32_t* row_s[W];
+  const float* row_d[W];
+  for (std::size_t t = 0; t < W; ++t) {
+    row_q[t] = jobs[t].q;
+    row_s[t] = jobs[t].s;
+    row_d[t] = jobs[t].d;
+  }
   const std::size_t blocks = cols / 32;
   for (std::size_t first = 0; first < blocks; first += kBlocks) {
     const std::size_t nb = std::min(kBlocks, blocks - first);
@@ -102,11 +112,12 @@ void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, 
       I codes[8];
       Type::codes(segment, b, codes);
       const F d = Type::d(segment, b);
-      const std::size_t at = first + b;
+      const std::size_t at_q = 32 * (first + b), at_s = 2 * (first + b), at_d = first + b;
+#pragma GCC unroll 8
       for (std::size_t t = 0; t < W; ++t) {
-        const std::int8_t* a = jobs[t].q + 32 * at;
-        const std::int32_t* s = jobs[t].s + 2 * at;
-        const float da = jobs[t].d[at];
+        const std::int8_t* a = row_q[t] + at_q;
+        const std::int32_t* s = row_s[t] + at_s;
+        const float da = row_d[t][at_d];
         F p;
         if constexpr (Type::kHalves == 1) {
           p = Isa::to_float(dot_codes<Type>(start_value<Type>(s[0] + s[1]), codes, 8, a));

@@ -1,5 +1,11 @@
-// Tile kernels of the lattice types: see tile_driver.h for what a type provides, docs/formats.md for the layouts,
-// tile_lattice_codes.h for the look-ups.
+// Implements  the tile kernels of IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M (docs/numerics.md R3).
+// When        any width; K a multiple of 256.
+// How         tile_driver.h says what a type provides, docs/formats.md where its fields lie, tile_lattice_codes.h how
+// points
+//             are looked up. Codes are biased so that they are unsigned and a sign is one masked subtraction.
+// Measured    one core, 4.1 GHz Zen 5, w = 1, cold memory: AVX-512 16 to 21 GB/s (IQ2, IQ3) and 7 GB/s (IQ1); AVX2 5.2
+// to 6.6
+//             and 4.0 GB/s. A gather instead of the plain loads of AVX2: 4.2 to 5.2 GB/s.
 #pragma once
 
 #include "cpu/kernels/tile_lattice_codes.h"
@@ -9,7 +15,7 @@ namespace {
 
 // ---- parts of a block -----------------------------------------------------------------------------------------------
 
-// Bits 2i, 2i+1 of a lane below 256 to the low bits of byte i, and bits i to byte i.
+// Of a lane below 256: bits 2i and 2i+1 to byte i; of a lane below 16: bit i to byte i.
 TANDEM_LATTICE_INLINE I spread_pairs(I x) {
   x = Isa::bit_or(x, Isa::left<6>(x));
   x = Isa::bit_or(x, Isa::left<12>(x));
@@ -40,7 +46,7 @@ TANDEM_LATTICE_INLINE F multiplier_of_plane(const std::uint8_t* plane) {
   const I high = Isa::lookup(Isa::table16(kHigh), Isa::right<28>(x));
   return Isa::to_float(Isa::bit_or(Isa::bit_or(low, high), Isa::set1(1)));
 }
-// 2 s + 1 of the low (Shift 0) or high (Shift 4) nibbles s of 16 bytes.
+// 2 s + 1 of the low or high nibbles s of 16 bytes.
 TANDEM_LATTICE_INLINE F multiplier_of_nibble(const std::uint8_t* p, bool high) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   const __m128i twice = high ? _mm_srli_epi16(bytes, 3) : _mm_slli_epi16(bytes, 1);
@@ -69,7 +75,7 @@ TANDEM_LATTICE_INLINE void apply_signs(I signs, int bias, I* out) {
 
 // ---- types ----------------------------------------------------------------------------------------------------------
 
-// What they share: one scale per segment, d / `kDivisor`; scale bytes after it; then blocks.
+// What they share: one scale per segment, d / Divisor; scale bytes after it; then blocks.
 template <const LatticeDigits& Lattice, int Halves, int Divisor, std::size_t HeadBytes, std::size_t BlockBytes>
 struct LatticeType {
   static constexpr int kHalves = Halves;

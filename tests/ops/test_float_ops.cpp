@@ -80,6 +80,36 @@ TEST(FloatOps, StripsAndTails) {
                      fmt::format("{} workers, {} x {}", workers, rows, n));
 }
 
+double silu(double v) {
+  return v / (1.0 + std::exp(-v));
+}
+
+std::vector<double> ffn_in_double(const ExpertWeights& w, const float* x) {
+  const auto product = [](const WeightView& m, const auto& in) {
+    std::vector<double> out(m.rows);
+    for (std::size_t n = 0; n < m.rows; ++n) {
+      const std::vector<double> row = decoded_row(m, n);
+      for (std::size_t k = 0; k < m.cols; ++k) out[n] += row[k] * static_cast<double>(in[k]);
+      out[n] *= static_cast<double>(m.scale);
+    }
+    return out;
+  };
+  std::vector<double> hidden = product(w.gate, x);
+  const std::vector<double> up = product(w.up, x);
+  for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] = silu(hidden[i]) * up[i];
+  return product(w.down, hidden);
+}
+
+// Two products of 128 and 96 terms and the silu between them: some hundred roundings of 2^-24, a sum of magnitudes a
+// few times its result.
+void expect_ffn(const std::vector<double>& expected, const float* found, const std::string& what) {
+  double square = 0;
+  for (const double v : expected) square += v * v;
+  const double rms = std::sqrt(square / static_cast<double>(expected.size()));
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    ASSERT_NEAR(static_cast<double>(found[i]), expected[i], 3e-5 * rms) << what << ", column " << i;
+}
+
 // Libraries that hand the same packing buffer to two callers are wrong in some of these products, not in all: a quiet
 // machine and few calls would miss it.
 TEST(FloatOps, WorkersDoNotDisturbEachOther) {
@@ -128,36 +158,6 @@ TEST(FloatOps, SaysWhatItIs) {
   EXPECT_NE(ops.describe().find("3 workers"), std::string::npos) << ops.describe();
 }
 
-double silu(double v) {
-  return v / (1.0 + std::exp(-v));
-}
-
-std::vector<double> ffn_in_double(const ExpertWeights& w, const float* x) {
-  const auto product = [](const WeightView& m, const auto& in) {
-    std::vector<double> out(m.rows);
-    for (std::size_t n = 0; n < m.rows; ++n) {
-      const std::vector<double> row = decoded_row(m, n);
-      for (std::size_t k = 0; k < m.cols; ++k) out[n] += row[k] * static_cast<double>(in[k]);
-      out[n] *= static_cast<double>(m.scale);
-    }
-    return out;
-  };
-  std::vector<double> hidden = product(w.gate, x);
-  const std::vector<double> up = product(w.up, x);
-  for (std::size_t i = 0; i < hidden.size(); ++i) hidden[i] = silu(hidden[i]) * up[i];
-  return product(w.down, hidden);
-}
-
-// Two products of 128 and 96 terms and the silu between them: some hundred roundings of 2^-24, a sum of magnitudes a
-// few times its result.
-void expect_ffn(const std::vector<double>& expected, const float* found, const std::string& what) {
-  double square = 0;
-  for (const double v : expected) square += v * v;
-  const double rms = std::sqrt(square / static_cast<double>(expected.size()));
-  for (std::size_t i = 0; i < expected.size(); ++i)
-    ASSERT_NEAR(static_cast<double>(found[i]), expected[i], 3e-5 * rms) << what << ", column " << i;
-}
-
 TEST(FloatOps, ExpertsAndTheSharedExpert) {
   constexpr std::size_t kExperts = 5, kWidth = 128, kHidden = 96, kRows = 7, kUsed = 3;
   Random random(3);
@@ -191,6 +191,25 @@ TEST(FloatOps, ExpertsAndTheSharedExpert) {
       expect_ffn(ffn_in_double(bank.expert(1), in.row(r)), &z[r * kWidth], fmt::format("shared, row {}", r));
     }
   }
+}
+
+// An expert is one task: its matrices are walked in strips (of 51 and 4,096 rows here) inside it.
+TEST(FloatOps, AnExpertOfSeveralStrips) {
+  constexpr std::size_t kWidth = 10240, kHidden = 128;
+  Random random(5);
+  const Weights gate = block_weights(DType::Q8_0, kHidden, kWidth, Scales::kNormal, random);
+  const Weights up = block_weights(DType::Q4_0, kHidden, kWidth, Scales::kNormal, random);
+  const Weights down = block_weights(DType::Q8_0, kWidth, kHidden, Scales::kNormal, random);
+  ExpertBank bank{gate.view, up.view, down.view};
+  bank.experts = 1;
+  const std::vector<float> x = random_values(2 * kWidth, random);
+  const ConstRows in(x.data(), 2, kWidth);
+  std::vector<std::int32_t> expert{0, 0};
+  std::vector<float> weight{1.0F, 1.0F}, y(2 * kWidth, std::numeric_limits<float>::quiet_NaN());
+  FloatOps ops(2);
+  ops.expert_ffn(bank, {expert.data(), weight.data(), 2, 1}, {in, {}}, Rows(y.data(), 2, kWidth));
+  for (std::size_t r = 0; r < 2; ++r)
+    expect_ffn(ffn_in_double(bank.expert(0), in.row(r)), &y[r * kWidth], fmt::format("row {}", r));
 }
 
 }  // namespace
