@@ -2,23 +2,26 @@
 # The whole table of one machine in a fixed time: read roof, expert kernels, decode of the nano model and of a
 # synthetic one of the real width. CSV files and a log go to OUT.
 #
-#   run_device.sh [--bin DIR] [--out DIR] [--machine NAME] [--budget SECONDS] [--quick]
+#   run_device.sh [--bin DIR] [--out DIR] [--machine NAME] [--budget SECONDS] [--quick] [--busy]
 #
 # --bin holds bench_machine, bench_experts, bench_decode and make_synth (default: build/release/bin), and perhaps lib/
 # with their libraries. OUT is --out, else $OUT, else ./bench-out. A step that would start after the budget is left out
 # and named; a step that runs over its share is stopped, and what it measured so far is kept. --quick tries the script
-# itself: small buffers, few types. The exit status is 1 when a step failed.
+# itself: small buffers, few types. --busy takes more and shorter samples, for machines that do other work as well. The
+# exit status is 1 when a step failed.
 set -uo pipefail
 root=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
-bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' budget=470 quick=''
+bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' budget=470 quick='' busy=()
 while (($#)); do
+  [[ $1 == --quick || $1 == --busy || $# -ge 2 ]] || set -- --help
   case $1 in
     --bin) bin=$2; shift 2 ;;
     --out) out=$2; shift 2 ;;
     --machine) machine=$2; shift 2 ;;
     --budget) budget=$2; shift 2 ;;
     --quick) quick=yes; shift ;;
-    *) sed -n 5,10p "$0" >&2; exit 2 ;;
+    --busy) busy=(--sample-ms 1 --samples 41); shift ;;
+    *) sed -n 5,11p "$0" >&2; exit 2 ;;
   esac
 done
 for program in bench_machine bench_experts bench_decode make_synth; do
@@ -65,7 +68,7 @@ all_steps() {
   fi
   step 30 "$bin/bench_machine" "${small[@]}" --csv "$out/machine.csv" "${name[@]}"
   for isa in $("$bin/bench_experts" --list | grep -vx -e row -e scalar | tac); do
-    step 90 "$bin/bench_experts" --isa "$isa" "${experts[@]}" --csv "$out/experts.csv" "${name[@]}"
+    step 90 "$bin/bench_experts" --isa "$isa" "${busy[@]}" "${experts[@]}" --csv "$out/experts.csv" "${name[@]}"
   done
   for count in "${counts[@]}"; do
     step 15 "$bin/bench_decode" "$root/models/flash-next-nano-q4.gguf" --workers "$count" --tokens 256 \

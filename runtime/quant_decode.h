@@ -268,7 +268,7 @@ TANDEM_ALWAYS_INLINE void part(const BlockIQ1_S& block, std::size_t p, Block32& 
 }
 TANDEM_ALWAYS_INLINE void part(const BlockIQ1_M& block, std::size_t p, Block32& out) {
   for (std::size_t l = 0; l < 4; ++l) {
-    const std::uint32_t high = (block.qh[2 * p + l / 2] >> (4 * (l % 2))) & 15U;
+    const std::uint32_t high = (std::uint32_t{block.qh[2 * p + l / 2]} >> (4 * (l % 2))) & 15U;
     const std::size_t index = block.qs[4 * p + l] | (high & 7U) << 8;
     shifted_octet(kIq1SGrid.entry[index], (high & 8U) != 0 ? -1 : 1, out.c + 8 * l);
   }
