@@ -33,7 +33,8 @@ struct EvalOptions {
 
 std::string read_file(const std::string& flag, const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  if (!file || std::filesystem::is_directory(path)) fail_input("{} {}: expected a readable file, found none", flag, path);
+  if (!file || std::filesystem::is_directory(path))
+    fail_input("{} {}: expected a readable file, found none", flag, path);
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
@@ -96,9 +97,10 @@ class ReferenceLogits {
     bytes_ = std::filesystem::file_size(path);
     if (bytes_ != rows * width * sizeof(float)) {
       ::close(fd);
-      fail_input("--compare {}: expected {} rows of {} float32 values ({} bytes), found {} bytes. Fix: dump it with the "
-                 "same text, --window and --last",
-                 path, rows, width, rows * width * sizeof(float), bytes_);
+      fail_input(
+          "--compare {}: expected {} rows of {} float32 values ({} bytes), found {} bytes. Fix: dump it with the "
+          "same text, --window and --last",
+          path, rows, width, rows * width * sizeof(float), bytes_);
     }
     map_ = mmap(nullptr, bytes_, PROT_READ, MAP_PRIVATE, fd, 0);
     ::close(fd);
@@ -132,12 +134,9 @@ struct RowSelection {
 };
 
 void print_json(const EvaluateResult& result) {
-  nlohmann::ordered_json json{{"tokens", result.tokens},
-                              {"scored", result.scored},
-                              {"nll", result.nll},
-                              {"perplexity", std::exp(result.nll)},
-                              {"top1", result.top1},
-                              {"window_nll", result.window_nll}};
+  nlohmann::ordered_json json{{"tokens", result.tokens}, {"scored", result.scored},
+                              {"nll", result.nll},       {"perplexity", std::exp(result.nll)},
+                              {"top1", result.top1},     {"window_nll", result.window_nll}};
   if (result.comparison)
     json["comparison"] = {{"rows", result.comparison->rows},
                           {"kl", result.comparison->kl},
@@ -148,11 +147,11 @@ void print_json(const EvaluateResult& result) {
 }
 
 void print_text(const EvaluateResult& result, std::size_t window) {
-  write_stdout(fmt::format("tokens {}, scored {}, windows of {}: {}\n", result.tokens, result.scored, window,
-                           result.windows));
+  write_stdout(
+      fmt::format("tokens {}, scored {}, windows of {}: {}\n", result.tokens, result.scored, window, result.windows));
   if (result.scored > 0)
-    write_stdout(fmt::format("nll {:.6f}  perplexity {:.4f}  top-1 {:.4f}\n", result.nll, std::exp(result.nll),
-                             result.top1));
+    write_stdout(
+        fmt::format("nll {:.6f}  perplexity {:.4f}  top-1 {:.4f}\n", result.nll, std::exp(result.nll), result.top1));
   if (result.comparison)
     write_stdout(fmt::format(
         "against the reference, {} rows: KL {:.3e} (largest {:.3e}), top-1 agreement {:.4f}, largest logit difference "
@@ -255,8 +254,10 @@ int eval_reference(const EvalOptions& options, Engine& engine, std::span<const T
 }
 
 void check_flags(const EvalOptions& options) {
-  if (options.text.empty() == options.tokens.empty()) fail_input("eval: expected one of --text FILE and --tokens IDS.json");
-  if (options.evaluate.window < 2) fail_input("--window: expected at least 2 tokens, found {}", options.evaluate.window);
+  if (options.text.empty() == options.tokens.empty())
+    fail_input("eval: expected one of --text FILE and --tokens IDS.json");
+  if (options.evaluate.window < 2)
+    fail_input("--window: expected at least 2 tokens, found {}", options.evaluate.window);
   if (options.reference) {
     const char* other = !options.compare.empty() ? "--compare" : !options.dump.empty() ? "--dump-logits" : "--last";
     if (!options.compare.empty() || !options.dump.empty() || options.last != 0)
@@ -338,7 +339,9 @@ void add_eval_command(CLI::App& app, const OpsFactory& make_ops, const OpsFactor
       ->type_name("FILE");
   command->add_option("--tokens", options->tokens, "token ids to run as one window")->type_name("IDS.json");
   command->add_flag("--parse-special", options->parse_special, "recognise special tokens in the text (chat logs)");
-  command->add_option("--window", options->evaluate.window, "tokens of a window")->capture_default_str()->type_name("N");
+  command->add_option("--window", options->evaluate.window, "tokens of a window")
+      ->capture_default_str()
+      ->type_name("N");
   command->add_option("--last", options->last, "dump or compare only the last N positions of every window")
       ->type_name("N");
   command->add_option("--dump-logits", options->dump, "write the logits rows")->type_name("OUT.f32");

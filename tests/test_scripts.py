@@ -27,6 +27,8 @@ STAND_INS = {
     "ctest": 'echo "Start 1"; cat "$CALLS.ctest"; echo "Total Test time"; [ ! -e "$CALLS.ctest_fails" ]',
     "apt-get": '[ ! -e "$CALLS.apt_fails" ] && case "$*" in *install*) touch "$CALLS.installed";; esac',
     "sudo": 'if [ ! -e "$CALLS.sudo" ]; then exit 1; fi; shift; "$@"',
+    "shellcheck": ":",
+    "git": "exit 128",  # as in a tree that is no clone
     # libedit-dev is the package that may be missing; "deinstall" is what dpkg keeps of a removed one.
     "dpkg-query": 'shift 3; for p in "$@"; do if [ "$p" = libedit-dev ] && [ ! -e "$CALLS.installed" ]; then '
                   'echo "config-files $p"; else echo "installed $p"; fi; done',
@@ -232,6 +234,50 @@ class Scripts(unittest.TestCase):
         done = self.run_script("test.sh")
         self.assertEqual(done.stdout.splitlines()[-1], "no test ran")
         self.assertNotEqual(done.returncode, 0)
+
+    def run_ci(self, full="1", **status):
+        """.ci/run, with its long steps unless full is empty, with source checks that end with the given statuses (0 when not given), threads tests present."""
+        (self.checkout / "tests").mkdir(exist_ok=True)
+        (self.checkout / "tests/CMakeLists.txt").write_text("tandem_test(a SOURCES a.cpp LABELS threads)\n")
+        for name in ("check_layers.py", "check_docs.py"):
+            (self.checkout / "tests" / name).write_text(f"raise SystemExit({status.get(name[:-3], 0)})\n")
+        checker = self.checkout / "tests/check_format.sh"
+        checker.write_text(f"#!/bin/sh\nexit {status.get('check_format', 0)}\n")
+        checker.chmod(0o755)
+        self.environment["TANDEM_CI_FULL"] = full
+        return self.run_script(".ci/run")
+
+    def test_ci_runs_every_step_and_ends_with_the_closing_line(self):
+        self.flag("ctest", "100% tests passed, 0 tests failed out of 6\n")
+        done = self.run_ci(check_format=77)
+        lines = done.stdout.splitlines()
+        self.assertEqual(lines[-1], "100% tests passed, 0 tests failed out of 6")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        verdicts = {line[:28].strip(): line[28:].split()[0] for line in lines[-9:-1]}
+        self.assertEqual(verdicts, {
+            "test.sh": "passed", "layers": "passed", "docs": "passed", "format": "skipped", "shell scripts": "passed",
+            "clang-tidy on changes": "skipped", "ASan and UBSan": "passed", "TSan on threads": "passed"})
+        presets = [call.split()[2] for call in self.calls("cmake")]
+        self.assertEqual(presets, ["release", "debug", "tsan"])
+        self.assertIn("-L threads", self.calls("ctest")[-1])
+
+    def test_ci_leaves_the_long_steps_out(self):
+        done = self.run_ci(full="")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertEqual([call.split()[2] for call in self.calls("cmake")], ["release"])
+        self.assertNotIn("clang-tidy", done.stdout)
+
+    def test_ci_fails_when_any_step_fails(self):
+        for failing in ("check_layers", "check_docs", "check_format"):
+            with self.subTest(failing):
+                done = self.run_ci(**{failing: 1})
+                self.assertEqual(done.returncode, 1)
+                self.assertEqual(done.stdout.count("FAILED"), 1)
+                self.assertEqual(done.stdout.splitlines()[-1], CLOSING)
+        self.flag("ctest_fails")
+        done = self.run_ci()
+        self.assertEqual(done.returncode, 1)
+        self.assertEqual(done.stdout.count("FAILED"), 3)  # the tests and both sanitizers
 
     def test_every_package_group_is_known(self):
         lines = [line.split() for line in (ROOT / ".ci/packages.txt").read_text().splitlines()

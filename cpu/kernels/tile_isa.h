@@ -55,8 +55,8 @@ struct Isa {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(entries)));
   }
   static I from_signed(I c) { return _mm512_xor_si512(c, _mm512_set1_epi8(-128)); }
-  // The instruction broadcasts its memory operand itself; compilers emit a separate broadcast for the intrinsic, which is
-  // a quarter of all instructions at four rows.
+  // The instruction broadcasts its memory operand itself; compilers emit a separate broadcast for the intrinsic, which
+  // is a quarter of all instructions at four rows.
   static I dot_u(I acc, I u, const std::int8_t* a) {
     asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(u), "m"(*reinterpret_cast<const std::int8_t(*)[4]>(a)));
     return acc;

@@ -29,8 +29,8 @@ const char* const kPrompts[] = {"chat_short", "chat_think",  "chat_tool", "unico
                                 "eos_inside", "sparse_edge", "prose_long"};
 
 // Float rounding through eight layers and 256-term products with activations up to 30 times their typical size: the
-// golden's own float32 and float64 runs differ by 2.5e-5 on logits up to 37, 7e-7 of the largest. Thirty times that, per
-// element, relative to max(|value|, rms of the row); 2.4e-6 is the worst found.
+// golden's own float32 and float64 runs differ by 2.5e-5 on logits up to 37, 7e-7 of the largest. Thirty times that,
+// per element, relative to max(|value|, rms of the row); 2.4e-6 is the worst found.
 constexpr double kFloatChain = 2e-5;
 // One int8 product: step d = amax/127 per block of 32, error uniform in +-d/2, so its standard deviation against the
 // result is (amax/rms) / (127 sqrt(12)) = 2.5 / 440 = 0.6 %. A residual write passes through four such products in
