@@ -88,7 +88,7 @@ double read_roof(const MachineInfo& machine, std::size_t workers, std::size_t bu
   HugeBuffer buffer(buffer_mib == 0 ? cold_bytes(machine) : buffer_mib << 20);
   WorkerTeam team(workers, machine.cpus);
   write_noise(team, buffer, 1);
-  return measure_read_roof(team, buffer, {.seconds = 0.01, .samples = 41}).median;
+  return measure_read_roof(team, buffer, kRoofPlan).median;
 }
 
 void add_flags(CLI::App& app, Options& options) {

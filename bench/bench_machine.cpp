@@ -24,7 +24,7 @@ std::vector<std::size_t> worker_counts(std::size_t most) {
 int run(int argc, char** argv) {
   std::string csv, machine_name;
   std::size_t buffer_mib = 0;
-  SamplePlan plan{.seconds = 0.01, .samples = 41};
+  SamplePlan plan = kRoofPlan;
   CLI::App app("Measures how fast this machine reads memory", "bench_machine");
   app.add_option("--buffer", buffer_mib, "MiB to read from; default four times the last-level cache, 512 to 2048");
   app.add_option("--samples", plan.samples, "samples of a median")->check(CLI::PositiveNumber);

@@ -56,10 +56,15 @@ std::size_t last_level_cache(const std::vector<int>& cpus) {
   return total;
 }
 
-// AVX-VNNI has no name in the oldest compilers: leaf 7, sub-leaf 1, EAX bit 4.
+// Two names that older compilers do not know. AVX-VNNI: leaf 7, sub-leaf 1, EAX bit 4.
 bool has_avx_vnni() {
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
+}
+
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
 }
 
 std::string widest_isa() {
@@ -75,7 +80,7 @@ bool cpu_has(const std::string& feature) {
   __builtin_cpu_init();
   if (feature == "avx2") return __builtin_cpu_supports("avx2") != 0;
   if (feature == "fma") return __builtin_cpu_supports("fma") != 0;
-  if (feature == "f16c") return __builtin_cpu_supports("f16c") != 0;
+  if (feature == "f16c") return __builtin_cpu_supports("avx") != 0 && has_f16c();
   if (feature == "avx512f") return __builtin_cpu_supports("avx512f") != 0;
   if (feature == "avx512vnni") return __builtin_cpu_supports("avx512vnni") != 0;
   CHECK(feature == "avxvnni", "{}", feature);

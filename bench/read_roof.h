@@ -23,6 +23,9 @@ struct ReadRoof {
 // cache.
 void write_noise(WorkerTeam& team, const HugeBuffer& buffer, std::uint64_t seed);
 
+// For a roof that stands alone: more samples than the kernels get, since everything is divided by it.
+inline constexpr SamplePlan kRoofPlan{.seconds = 0.003, .samples = 81};
+
 // Reads of 1 MiB pieces of the buffer in turn, handed out to the workers one by one.
 // REQUIRES a buffer that was written.
 ReadRoof measure_read_roof(WorkerTeam& team, const HugeBuffer& buffer, const SamplePlan& plan);

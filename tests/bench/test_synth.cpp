@@ -203,8 +203,8 @@ TEST(Synth, EveryTensorIsWritten) {
   std::set<std::string> heads;
   for (const GgufTensor& tensor : gguf.tensors()) {
     EXPECT_EQ(find_bad_values(tensor), std::nullopt);
-    const std::string tail(reinterpret_cast<const char*>(tensor.data + tensor.bytes / 2),
-                           tensor.bytes - tensor.bytes / 2);
+    const std::size_t end = std::min<std::size_t>(tensor.bytes, 64);
+    const std::string tail(reinterpret_cast<const char*>(tensor.data + tensor.bytes - end), end);
     EXPECT_NE(tail, std::string(tail.size(), '\0')) << tensor.name;
     if (tensor.bytes >= 64) heads.emplace(reinterpret_cast<const char*>(tensor.data), 64);
   }

@@ -281,6 +281,7 @@ TEST_F(ConversationFile, OrderOfTurnsIsChecked) {
   EXPECT_NE(with([](auto& j) { j["turns"][1]["first_token"] = 2; }).find("turns[1].first_token"), std::string::npos);
   EXPECT_NE(with([](auto& j) { j["turns"][1]["first_token"] = 7; }).find("turns[1].first_token"), std::string::npos);
   EXPECT_NE(with([](auto& j) { j["prefix"] = 3; }).find("turns[0].first_token"), std::string::npos);
+  EXPECT_NE(with([](auto& j) { j["prefix"] = 1; }).find("turns[0].first_token"), std::string::npos);
   EXPECT_NE(with([](auto& j) { j["turns"] = nlohmann::json::array(); }).find("prefix"), std::string::npos);
   EXPECT_NE(with([](auto& j) { j["tokens"][3] = -4; }).find("found -4 at index 3"), std::string::npos);
   EXPECT_NE(with([](auto& j) { j["tokens"][3] = 1ULL << 40; }).find("at index 3"), std::string::npos);

@@ -166,6 +166,16 @@ TEST_F(ChatSessionTest, RetryGivesTheSameGreedyTextAndNewNoiseOtherwise) {
   EXPECT_EQ(answer(), first);  // the seed counts, not the history of tries
 }
 
+TEST_F(ChatSessionTest, PresencePenaltyLooksAtTheAnswerOnly) {
+  ChatSession session(*engine_, greedy());
+  session.settings().sampling.presence_penalty = 90.0F;
+  ask(session, kFrance);
+  // No token of this answer comes twice in it, but most of them stand in the question.
+  EXPECT_EQ(session.turns().back().answer, kParis);
+  ask(session, kFrance);
+  EXPECT_EQ(session.turns().back().answer, kParis);
+}
+
 TEST_F(ChatSessionTest, AStoppedAnswerStaysAndIsClosed) {
   for (const int stop_after : {1, 3}) {
     ChatSession session(*engine_, greedy());
