@@ -215,7 +215,7 @@ ChatLine read_block(ChatInput& input, const std::string& first, const std::strin
   constexpr std::string_view kFence = "\"\"\"";
   ChatLine message{ChatLine::Kind::kText, first};
   while (!message.text.ends_with(kFence)) {
-    const ChatLine line = input.read_line(continued);
+    ChatLine line = input.read_line(continued);
     if (line.kind != ChatLine::Kind::kText) return line;
     message.text += "\n" + line.text;
   }
@@ -253,7 +253,7 @@ ChatLine read_message(ChatInput& input, const std::string& prompt, const std::st
   if (message.text.starts_with("\"\"\"")) return read_block(input, message.text.substr(3), continued);
   while (message.text.ends_with('\\')) {
     message.text.back() = '\n';
-    const ChatLine line = input.read_line(continued);
+    ChatLine line = input.read_line(continued);
     if (line.kind != ChatLine::Kind::kText) return line;
     message.text += line.text;
   }

@@ -65,7 +65,8 @@ Setting sampling_setting(std::string name, std::string help, std::optional<T> Sa
 
 // A setting of a few words, index in the list = value of the enum.
 template <typename T>
-Setting word_setting(std::string name, std::string help, std::vector<std::string> words, T ChatSettings::*member) {
+Setting word_setting(std::string name, std::string help, const std::vector<std::string>& words,
+                     T ChatSettings::*member) {
   const auto set = [name, words, member](ChatSettings& s, std::string_view text) {
     const auto found = std::find(words.begin(), words.end(), text);
     if (found == words.end()) {

@@ -112,7 +112,7 @@ GenerateResult generate_to_stdout(const RunOptions& options, Engine& engine, Pip
   };
   hooks.on_warning = [](const std::string& message) { write_stderr("\ntandem: warning: " + message + "\n"); };
   hooks.cancelled = interrupted;
-  const GenerateResult result = generate(decoder, sampler, prompt, limits, hooks);
+  GenerateResult result = generate(decoder, sampler, prompt, limits, hooks);
   write_stdout(utf8.flush() + "\n");
   return result;
 }

@@ -1,4 +1,4 @@
-// The one place that reads environment variables (docs/settings: NO_COLOR, TERM, XDG_STATE_HOME, HOME).
+// The one place that reads environment variables: NO_COLOR, TERM, XDG_STATE_HOME, HOME.
 #pragma once
 
 #include <filesystem>
