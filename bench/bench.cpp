@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "cpu/isa.h"
 #include "runtime/check.h"
 #include "runtime/output.h"
 
@@ -179,8 +180,8 @@ void CsvFile::row(std::vector<std::string> values) {
 int guarded_main(const char* name, const std::function<int()>& program) {
   try {
     ignore_broken_pipes();
-    for (const char* feature : {"avx2", "fma", "f16c"})
-      if (!cpu_has(feature)) fail_input("processor: expected AVX2, FMA and F16C, found none of {}", feature);
+    if (const std::string missing = missing_cpu_features(); !missing.empty())
+      fail_input("processor: expected AVX2, FMA and F16C, found one without {}", missing);
     return program();
   } catch (const OutputClosed&) {
     return 0;

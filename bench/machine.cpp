@@ -1,6 +1,5 @@
 #include "bench/machine.h"
 
-#include <cpuid.h>
 #include <sched.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <set>
 #include <tandem_commit.inc>
 
+#include "cpu/isa.h"
 #include "runtime/check.h"
 
 namespace tandem::bench {
@@ -56,17 +56,6 @@ std::size_t last_level_cache(const std::vector<int>& cpus) {
   return total;
 }
 
-// Two names that older compilers do not know. AVX-VNNI: leaf 7, sub-leaf 1, EAX bit 4.
-bool has_avx_vnni() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
-}
-
-bool has_f16c() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-
 std::string widest_isa() {
   if (cpu_has("avx512vnni")) return "avx512-vnni";
   if (cpu_has("avx512f")) return "avx512";
@@ -75,17 +64,6 @@ std::string widest_isa() {
 }
 
 }  // namespace
-
-bool cpu_has(const std::string& feature) {
-  __builtin_cpu_init();
-  if (feature == "avx2") return __builtin_cpu_supports("avx2") != 0;
-  if (feature == "fma") return __builtin_cpu_supports("fma") != 0;
-  if (feature == "f16c") return __builtin_cpu_supports("avx") != 0 && has_f16c();
-  if (feature == "avx512f") return __builtin_cpu_supports("avx512f") != 0;
-  if (feature == "avx512vnni") return __builtin_cpu_supports("avx512vnni") != 0;
-  CHECK(feature == "avxvnni", "{}", feature);
-  return __builtin_cpu_supports("avx2") != 0 && has_avx_vnni();
-}
 
 std::size_t parse_cache_size(const std::string& text) {
   std::size_t value = 0, i = 0;

@@ -28,8 +28,4 @@ std::string today();
 // Bytes in a size of /sys ("32768K", "1M", "512"), 0 when it is none.
 std::size_t parse_cache_size(const std::string& text);
 
-// Whether the processor has an instruction set by its compiler name ("avx2", "fma", "f16c", "avx512f", "avx512vnni",
-// "avxvnni").
-bool cpu_has(const std::string& feature);
-
 }  // namespace tandem::bench

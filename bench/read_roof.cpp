@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "bench/noise.h"
+#include "cpu/isa.h"
 #include "runtime/check.h"
 
 namespace tandem::bench {

@@ -119,7 +119,7 @@ void CpuOps::matmul(const WeightView& w, const Activation& a, Rows y) {
     if (const PackedMatrix* packed = weights_.matrix(w)) return matmul_tiles(*packed, a, y);
   // A strip of weight rows per task; wide batches spread over more strips than narrow ones.
   const std::size_t strip =
-      std::clamp<std::size_t>(kSerialWork / 2 / (w.cols * std::min<std::size_t>(y.rows, 8)), 1, 64);
+      std::clamp<std::size_t>(kSerialWork / 2 / (w.cols * std::clamp<std::size_t>(y.rows, 1, 8)), 1, 64);
   const std::size_t strips = (w.rows + strip - 1) / strip;
   const std::vector<TileJob> jobs = is_block(w) ? make_jobs(a, y) : std::vector<TileJob>{};
   parallel(strips, strip * w.cols * y.rows, [&](std::size_t i) {

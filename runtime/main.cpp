@@ -3,7 +3,6 @@
 //   1    an unexpected failure of the system
 //   2    wrong input: a flag, a file, a prompt (InputError)
 //   130  stopped by Ctrl-C
-#include <cpuid.h>
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
@@ -18,6 +17,7 @@
 
 #include "cpu/cpu_ops.h"
 #include "cpu/float_ops.h"
+#include "cpu/isa.h"
 #include "gpu/gpu_ops.h"
 #include "runtime/check.h"
 #include "runtime/cmd_chat.h"
@@ -32,21 +32,8 @@ namespace {
 
 constexpr int kExitInput = 2;
 
-// Asked of the processor itself: clang 14 has no __builtin_cpu_supports("f16c").
-bool has_f16c() {
-  unsigned a = 0, b = 0, c = 0, d = 0;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
-}
-
 void require_cpu() {
-  __builtin_cpu_init();
-  std::string missing;
-  const auto need = [&missing](bool present, const char* name) {
-    if (!present) missing += missing.empty() ? name : std::string(", ") + name;
-  };
-  need(__builtin_cpu_supports("avx2") != 0, "AVX2");
-  need(__builtin_cpu_supports("fma") != 0, "FMA");
-  need(has_f16c(), "F16C");
+  const std::string missing = missing_cpu_features();
   if (missing.empty()) return;
   fail_input(
       "processor: expected AVX2, FMA and F16C (Intel from 2013, AMD from 2015 on), found one without {}. Fix: use "

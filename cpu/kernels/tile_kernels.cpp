@@ -1,5 +1,7 @@
 #include "cpu/kernels/tile_kernels.h"
 
+#include "cpu/isa.h"
+
 namespace tandem {
 
 // One per cpu/kernels/tile_ISA.cpp.
@@ -21,19 +23,17 @@ std::optional<TileIsa> find_tile_isa(std::string_view name) {
 }
 
 bool tile_isa_supported(TileIsa isa) {
-  __builtin_cpu_init();
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+  const bool avx2 = cpu_has("avx2") && cpu_has("fma") && cpu_has("f16c");
   switch (isa) {
     case TileIsa::kScalar:
       return true;
     case TileIsa::kAvx2:
       return avx2;
     case TileIsa::kAvxVnni:
-      return avx2 && __builtin_cpu_supports("avxvnni");
+      return avx2 && cpu_has("avxvnni");
     case TileIsa::kAvx512Vnni:
-      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-             __builtin_cpu_supports("avx512vnni");
+      return avx2 && cpu_has("avx512f") && cpu_has("avx512bw") && cpu_has("avx512vl") && cpu_has("avx512dq") &&
+             cpu_has("avx512vnni");
   }
   return false;
 }
@@ -58,7 +58,7 @@ TileFunction tile_function(TileIsa isa, DType type) {
       if (function != nullptr) return function;
       // The first processors with AVX-512 VNNI lack the byte permutes that the lattice types look points up with.
       __builtin_cpu_init();
-      return __builtin_cpu_supports("avx512vbmi") ? tile_function_avx512_lattice(type) : tile_function_avx2(type);
+      return cpu_has("avx512vbmi") ? tile_function_avx512_lattice(type) : tile_function_avx2(type);
     }
   }
   return nullptr;
