@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "cpu/isa.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/output.h"
 
 namespace tandem::bench {

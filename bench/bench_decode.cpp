@@ -11,7 +11,7 @@
 #include "bench/pass_bytes.h"
 #include "bench/read_roof.h"
 #include "cpu/cpu_ops.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/output.h"
 #include "runtime/pipeline.h"
 

@@ -12,7 +12,7 @@
 #include "bench/block_pool.h"
 #include "bench/expert_kernels.h"
 #include "bench/read_roof.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/output.h"
 
 namespace tandem::bench {

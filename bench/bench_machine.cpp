@@ -5,7 +5,7 @@
 #include "bench/bench.h"
 #include "bench/noise.h"
 #include "bench/read_roof.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/output.h"
 
 namespace tandem::bench {

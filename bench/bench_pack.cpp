@@ -11,7 +11,7 @@
 
 #include "bench/bench.h"
 #include "bench/noise.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/quant.h"
 #include "runtime/tile.h"
 

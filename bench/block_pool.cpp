@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "bench/noise.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "tests/gguf_builder.h"
 #include "tests/synthetic_model.h"
 

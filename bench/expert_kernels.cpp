@@ -6,7 +6,7 @@
 #include "bench/noise.h"
 #include "cpu/kernels/dot_block.h"
 #include "cpu/reference_dot.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/tile.h"
 
 namespace tandem::bench {

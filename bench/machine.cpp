@@ -12,7 +12,7 @@
 #include <tandem_commit.inc>
 
 #include "cpu/isa.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem::bench {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "bench/bench.h"
 #include "bench/synth.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/output.h"
 #include "runtime/progress.h"
 

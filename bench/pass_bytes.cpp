@@ -3,7 +3,7 @@
 #include <numeric>
 
 #include "cpu/select.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/model_tensors.h"
 
 namespace tandem::bench {

@@ -7,7 +7,7 @@
 
 #include "bench/noise.h"
 #include "cpu/isa.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem::bench {
 namespace {

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "tests/real_shape.h"
 #include "tests/synthetic_model.h"
 

@@ -16,7 +16,7 @@
 #include "bench/block_pool.h"
 #include "bench/noise.h"
 #include "bench/synth.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 #include "tests/synthetic_model.h"
 

@@ -2,7 +2,7 @@
 
 #include <cpuid.h>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 

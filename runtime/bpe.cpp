@@ -4,7 +4,7 @@
 #include <functional>
 #include <limits>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

@@ -6,9 +6,9 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "placement/check.h"
+#include "placement/suggest.h"
 #include "runtime/chat_store.h"
-#include "runtime/check.h"
-#include "runtime/suggest.h"
 
 namespace tandem {
 namespace {

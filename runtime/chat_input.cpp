@@ -10,7 +10,7 @@
 #include <cwchar>
 #include <iostream>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/environment.h"
 #include "runtime/interrupt.h"
 #include "runtime/output.h"

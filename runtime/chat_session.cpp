@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/think_splitter.h"
 #include "runtime/utf8.h"
 

@@ -10,8 +10,8 @@
 #include <optional>
 #include <sstream>
 
-#include "runtime/check.h"
-#include "runtime/suggest.h"
+#include "placement/check.h"
+#include "placement/suggest.h"
 
 namespace tandem {
 namespace {

@@ -12,7 +12,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "runtime/check.h"
+#include "placement/check.h"
+#include "placement/files.h"
 #include "runtime/environment.h"
 
 namespace tandem {
@@ -22,32 +23,6 @@ constexpr const char* kFormat = "tandem-conversation";
 constexpr int kVersion = 1;
 
 // A file that is there as a whole or not at all. Private to the user: it holds what was said.
-void write_atomically(const std::filesystem::path& path, const std::string& text) {
-  const std::string temporary = path.string() + ".tmp";
-  const auto fail = [&](const char* what) {
-    const std::string reason = std::strerror(errno);
-    unlink(temporary.c_str());
-    fail_input("{}: expected to {} the conversation, found: {}", path.string(), what, reason);
-  };
-  const int fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
-  if (fd < 0) fail("create");
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const ssize_t n = write(fd, rest.data(), rest.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) {
-      const int error = errno;
-      close(fd);
-      errno = error;
-      fail("write");
-    }
-    rest.remove_prefix(static_cast<std::size_t>(n));
-  }
-  const bool synced = fsync(fd) == 0;
-  if (close(fd) != 0 || !synced) fail("sync");
-  if (rename(temporary.c_str(), path.c_str()) != 0) fail("rename");
-}
-
 nlohmann::json read_json(const std::filesystem::path& path) {
   if (std::filesystem::is_directory(path))
     fail_input("{}: expected a conversation file, found a folder", path.string());
@@ -147,7 +122,7 @@ void write_conversation(const std::filesystem::path& path, const StoredConversat
   }
   json["tokens"] = conversation.tokens;
   // A message may hold any bytes, JSON text may not; the tokens keep them exactly.
-  write_atomically(path, json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  write_file(path, json.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n", true);
 }
 
 StoredConversation read_conversation(const std::filesystem::path& path, const ChatSettings& base) {

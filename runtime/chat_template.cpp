@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/python_json.h"
 
 namespace tandem {

@@ -7,11 +7,11 @@
 #include <memory>
 #include <optional>
 
+#include "placement/check.h"
 #include "runtime/chat_commands.h"
 #include "runtime/chat_input.h"
 #include "runtime/chat_screen.h"
 #include "runtime/chat_session.h"
-#include "runtime/check.h"
 #include "runtime/environment.h"
 #include "runtime/interrupt.h"
 #include "runtime/progress.h"

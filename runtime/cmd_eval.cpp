@@ -11,6 +11,7 @@
 #include <iterator>
 #include <nlohmann/json.hpp>
 
+#include "placement/files.h"
 #include "runtime/evaluate.h"
 #include "runtime/interrupt.h"
 #include "runtime/output.h"
@@ -55,38 +56,10 @@ std::vector<TokenId> read_tokens(const std::string& path, std::size_t vocabulary
   return ids;
 }
 
-// A file that a flag asks for, written under a temporary name and renamed at the end. Opened before the work begins, so
-// that a path that cannot be written is known at once.
-class OutputFile {
- public:
-  OutputFile(std::string flag, const std::string& path) : flag_(std::move(flag)), path_(path) {
-    file_.open(path + ".tmp", std::ios::binary | std::ios::trunc);
-    if (!file_) fail_input("{} {}: cannot create the file: {}", flag_, path, std::strerror(errno));
-  }
-  ~OutputFile() {
-    if (!finished_) std::remove((path_ + ".tmp").c_str());
-  }
-  OutputFile(const OutputFile&) = delete;
-  OutputFile& operator=(const OutputFile&) = delete;
-  void write(std::string_view bytes) { file_.write(bytes.data(), static_cast<std::streamsize>(bytes.size())); }
-  void write(std::span<const float> row) {
-    write(std::string_view(reinterpret_cast<const char*>(row.data()), row.size_bytes()));
-  }
-  void finish() {
-    file_.close();
-    const int fd = ::open((path_ + ".tmp").c_str(), O_RDONLY);
-    const bool synced = fd >= 0 && ::fsync(fd) == 0;
-    if (fd >= 0) ::close(fd);
-    if (!file_ || !synced || std::rename((path_ + ".tmp").c_str(), path_.c_str()) != 0)
-      fail_input("{} {}: cannot write the file: {}", flag_, path_, std::strerror(errno));
-    finished_ = true;
-  }
-
- private:
-  std::string flag_, path_;
-  std::ofstream file_;
-  bool finished_ = false;
-};
+// A file that a flag asks for. Opened before the work begins, so that a path that cannot be written is known at once.
+AtomicFile output_file(const std::string& flag, const std::string& path) {
+  return AtomicFile(path, flag + " " + path);
+}
 
 // Rows of an earlier --dump-logits, mapped.
 class ReferenceLogits {
@@ -223,8 +196,8 @@ int eval_reference(const EvalOptions& options, Engine& engine, std::span<const T
   reference_options.mtp.clear();
   reference_options.kv = KvType::kF32;
   if (!options.reference_model.empty()) reference_options.model = options.reference_model;
-  std::optional<OutputFile> csv;
-  if (!options.per_position.empty()) csv.emplace("--per-position", options.per_position);
+  std::optional<AtomicFile> csv;
+  if (!options.per_position.empty()) csv.emplace(output_file("--per-position", options.per_position));
   Engine reference(reference_options, make_reference_ops);
   if (!options.reference_model.empty()) {
     require_same_vocabulary(engine.tokenizer(), options.engine.model.string(), reference.tokenizer(),
@@ -287,9 +260,9 @@ int eval(EvalOptions options, const OpsFactory& make_ops, const OpsFactory& make
 
   const auto width = static_cast<std::size_t>(engine.model().shape.vocab);
   const RowSelection selection{options.last, options.evaluate.window, tokens.size()};
-  std::optional<OutputFile> dump;
+  std::optional<AtomicFile> dump;
   std::optional<ReferenceLogits> reference;
-  if (!options.dump.empty()) dump.emplace("--dump-logits", options.dump);
+  if (!options.dump.empty()) dump.emplace(output_file("--dump-logits", options.dump));
   if (!options.compare.empty())
     reference.emplace(options.compare, width, selection.count(options.evaluate.last_window));
 
@@ -297,7 +270,8 @@ int eval(EvalOptions options, const OpsFactory& make_ops, const OpsFactory& make
   Progress progress("evaluating", "tokens");
   EvaluateHooks hooks;
   hooks.on_row = [&](std::size_t window, std::size_t position, std::span<const float> row) {
-    if (dump && selection.contains(window, position)) dump->write(row);
+    if (dump && selection.contains(window, position))
+      dump->write({reinterpret_cast<const char*>(row.data()), row.size_bytes()});
   };
   if (reference)
     hooks.reference = [&](std::size_t window, std::size_t position) {

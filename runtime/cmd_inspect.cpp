@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/output.h"
 #include "runtime/progress.h"
 

@@ -10,7 +10,7 @@
 #include <memory>
 #include <optional>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/environment.h"
 #include "runtime/generate.h"
 #include "runtime/interrupt.h"

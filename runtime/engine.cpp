@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/progress.h"
 
 namespace tandem {

@@ -4,7 +4,7 @@
 #include <chrono>
 #include <utility>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

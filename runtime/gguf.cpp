@@ -3,7 +3,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf_directory.h"
 #include "runtime/gguf_metadata.h"
 #include "runtime/mapped_file.h"

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 #include "runtime/gguf_metadata.h"
 

@@ -2,7 +2,7 @@
 
 #include <limits>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

@@ -1,7 +1,7 @@
 // find_bad_values: the optional validation of tensor data.
 #include <cmath>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 #include "runtime/gguf_metadata.h"
 #include "runtime/quant_blocks.h"

@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/cmd_inspect.h"
 
 namespace tandem {

@@ -5,8 +5,8 @@
 #include <tuple>
 #include <utility>
 
+#include "placement/check.h"
 #include "runtime/chat_template.h"
-#include "runtime/check.h"
 #include "runtime/model.h"
 #include "runtime/model_shape.h"
 

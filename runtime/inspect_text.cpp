@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/cmd_inspect.h"
 
 namespace tandem {

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <csignal>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 

@@ -19,13 +19,13 @@
 #include "cpu/float_ops.h"
 #include "cpu/isa.h"
 #include "gpu/gpu_ops.h"
-#include "runtime/check.h"
+#include "placement/check.h"
+#include "placement/suggest.h"
 #include "runtime/cmd_chat.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_inspect.h"
 #include "runtime/cmd_run.h"
 #include "runtime/output.h"
-#include "runtime/suggest.h"
 
 namespace tandem {
 namespace {

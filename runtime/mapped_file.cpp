@@ -9,7 +9,7 @@
 #include <cstring>
 #include <utility>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

@@ -6,7 +6,7 @@
 #include <bit>
 #include <set>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/model_binder.h"
 #include "runtime/model_shape.h"
 #include "runtime/model_tensors.h"

@@ -6,7 +6,7 @@
 #include <limits>
 #include <optional>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/model_shape.h"
 
 namespace tandem {

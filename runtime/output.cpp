@@ -7,7 +7,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/quant.h"
 #include "runtime/tensor.h"
 #include "runtime/tile.h"

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/utf8.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

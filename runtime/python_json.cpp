@@ -6,7 +6,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <bit>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/quant_decode.h"
 
 namespace tandem {

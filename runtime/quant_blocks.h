@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/quant.h"
 
 namespace tandem {

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/exact_math.h"
 #include "runtime/philox.h"
 

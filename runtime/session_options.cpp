@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <random>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem {
 namespace {

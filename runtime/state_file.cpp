@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "placement/files.h"
 #include "runtime/sequence_state.h"
 
 namespace tandem {
@@ -120,20 +121,13 @@ void SequenceState::save(const std::filesystem::path& path, std::uint64_t model_
   Header header{{},         kVersion, static_cast<std::uint32_t>(options_.kv),   model_fingerprint,
                 position(), mtp.rows, expected_bytes(self, position(), mtp.rows)};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
-  const std::string temporary = path.string() + ".tmp";
-  const auto fail = [&](const char* what) {
-    const int error = errno;
-    std::remove(temporary.c_str());
-    fail_input("{}: cannot {}: {}", path.string(), what, std::strerror(error));
-  };
-  File file(std::fopen(temporary.c_str(), "wb"));
-  if (!file) fail("create the state file");
+  AtomicFile file(path);
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash(XXH3_createState(), &XXH3_freeState);
   XXH3_64bits_reset(hash.get());
   const auto write = [&](const void* data, std::size_t n) {
     if (n == 0) return;
     XXH3_64bits_update(hash.get(), data, n);
-    if (std::fwrite(data, 1, n, file.get()) != n) fail("write the state file");
+    file.write({static_cast<const char*>(data), n});
   };
   write(&header, sizeof header);
   write(tokens_.data(), tokens_.size() * sizeof(TokenId));
@@ -141,11 +135,8 @@ void SequenceState::save(const std::filesystem::path& path, std::uint64_t model_
   for (const GdnLayerState& layer : gdn) replay.push_back(layer.replay);
   visit_arrays(self, replay, position(), mtp.rows, write);
   const std::uint64_t checksum = XXH3_64bits_digest(hash.get());
-  if (std::fwrite(&checksum, sizeof checksum, 1, file.get()) != 1 || std::fflush(file.get()) != 0 ||
-      fsync(fileno(file.get())) != 0)
-    fail("write the state file");
-  file.reset();
-  if (std::rename(temporary.c_str(), path.c_str()) != 0) fail("rename the state file");
+  file.write({reinterpret_cast<const char*>(&checksum), sizeof checksum});
+  file.finish();
 }
 
 void SequenceState::restore(const std::filesystem::path& path, std::uint64_t model_fingerprint) {

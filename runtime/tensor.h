@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/quant.h"
 
 namespace tandem {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/tile_internal.h"
 
 namespace tandem {

@@ -3,7 +3,7 @@
 // three bits per weight differ in what a lattice point covers (an octet or half of it).
 #include <cstddef>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/quant_blocks.h"
 #include "runtime/tile_internal.h"
 

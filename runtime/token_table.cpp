@@ -8,7 +8,7 @@
 #include <limits>
 #include <optional>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/utf8.h"
 
 namespace tandem {

@@ -7,8 +7,8 @@
 #include <array>
 #include <bit>
 
+#include "placement/check.h"
 #include "runtime/bpe.h"
-#include "runtime/check.h"
 #include "runtime/pair_table.h"
 #include "runtime/pretokenizer.h"
 #include "runtime/token_table.h"

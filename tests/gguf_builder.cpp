@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <numeric>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 
 namespace tandem::testing {

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <span>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 
 namespace tandem::testing {
 

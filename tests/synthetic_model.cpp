@@ -6,7 +6,7 @@
 #include <cstring>
 #include <numbers>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/model_shape.h"
 
 namespace tandem::testing {

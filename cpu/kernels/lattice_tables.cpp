@@ -4,7 +4,7 @@
 // Measured    18 KB of codes at most for one type: they stay in the first-level cache beside the activations.
 #include "cpu/kernels/lattice_tables.h"
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/iq_grids.h"
 
 namespace tandem {

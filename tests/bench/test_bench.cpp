@@ -13,7 +13,7 @@
 
 #include "bench/noise.h"
 #include "bench/read_roof.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "tests/gguf_builder.h"
 
 namespace tandem::bench {

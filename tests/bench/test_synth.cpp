@@ -12,7 +12,7 @@
 #include "bench/pass_bytes.h"
 #include "bench/synth.h"
 #include "cpu/cpu_ops.h"
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/model.h"
 #include "runtime/pipeline.h"
 #include "runtime/tokenizer.h"

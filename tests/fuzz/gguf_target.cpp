@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 
 namespace tandem::testing {

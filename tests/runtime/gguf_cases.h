@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 #include "tests/gguf_builder.h"
 

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/model.h"
 #include "tests/synthetic_model.h"
 

@@ -11,14 +11,14 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "placement/check.h"
+#include "placement/suggest.h"
 #include "runtime/chat_input.h"
 #include "runtime/chat_screen.h"
 #include "runtime/chat_settings.h"
 #include "runtime/chat_store.h"
-#include "runtime/check.h"
 #include "runtime/logits_hash.h"
 #include "runtime/progress.h"
-#include "runtime/suggest.h"
 #include "runtime/think_splitter.h"
 
 namespace tandem {

@@ -8,8 +8,8 @@
 #include <functional>
 
 #include "cpu/cpu_ops.h"
+#include "placement/check.h"
 #include "runtime/chat_store.h"
-#include "runtime/check.h"
 #include "runtime/logits_hash.h"
 
 namespace tandem {

@@ -11,7 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 #include "runtime/python_json.h"
 #include "runtime/tokenizer.h"

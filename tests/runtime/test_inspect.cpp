@@ -7,7 +7,7 @@
 #include <set>
 #include <sstream>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/cmd_inspect.h"
 #include "tests/runtime/model_cases.h"
 

@@ -13,7 +13,7 @@
 #include <random>
 #include <set>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/philox.h"
 
 namespace tandem {

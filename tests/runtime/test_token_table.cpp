@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/check.h"
+#include "placement/check.h"
 #include "runtime/gguf.h"
 #include "runtime/tokenizer.h"
 #include "tests/gguf_builder.h"

@@ -1,4 +1,4 @@
-#include "runtime/suggest.h"
+#include "placement/suggest.h"
 
 #include <algorithm>
 #include <vector>

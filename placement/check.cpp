@@ -1,4 +1,4 @@
-#include "runtime/check.h"
+#include "placement/check.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,0 +1,57 @@
+// What a machine can do, measured by `tandem doctor` or written down from data sheets (configs/hardware/*.yaml).
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace tandem {
+
+struct Hardware {
+  std::string name;
+  std::string source;  // "measured 2026-11-29 by tandem doctor", or where each figure comes from
+  struct Cpu {
+    std::string model;
+    int performance_cores = 0, efficiency_cores = 0;  // physical
+    int threads = 0;                                  // logical processors that the process may use
+    int l3_groups = 0, numa_nodes = 0;
+    std::string isa;  // "avx2", "avxvnni", "avx512"
+    // Fraction of the read bandwidth that expert kernels reach at 1 row, and the gain in time per further row.
+    double expert_efficiency = 0.85;
+    double row_cost = 0.15;  // seconds of a row more, as a fraction of the first row's
+  } cpu;
+  struct Ram {
+    std::int64_t total = 0, available = 0;
+    std::map<int, double> read_gbps;       // by worker count, 1e9 bytes a second
+    std::optional<std::int64_t> lockable;  // bytes that may be locked; empty: no limit
+    bool huge_pages = false;               // transparent huge pages can be asked for
+  } ram;
+  struct Disk {
+    double random_read_mbps = 0;  // 4 KiB reads, many at once
+    double large_read_gbps = 0;
+  } disk;
+  struct Gpu {
+    std::string model;
+    std::string arch;  // "sm_86"
+    std::int64_t vram_total = 0, vram_free = 0;
+    double copy_gbps = 0;  // device memory: bytes read, measured
+    double pcie_to_card_gbps = 0, pcie_from_card_gbps = 0;
+    double handoff_us = 0;    // one exchange of sequence numbers, there and back
+    double kernel_us = 0;     // fixed cost of one node of a graph
+    double efficiency = 0.8;  // of copy_gbps that the product kernels reach
+    double int8_tops = 0;     // dense int8 tensor operations
+  };
+  std::optional<Gpu> gpu;
+
+  // GB/s with `workers` of the crew: measured points, straight lines between, flat after the last.
+  double read_gbps(int workers) const;
+};
+
+// Throws InputError with file, line and key.
+Hardware load_hardware(const std::filesystem::path& path);
+void save_hardware(const Hardware& hardware, const std::filesystem::path& path);
+
+}  // namespace tandem

@@ -1,0 +1,87 @@
+// Where every byte of a model lives, decided before anything is loaded.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "placement/census.h"
+#include "placement/footprint.h"
+#include "placement/hardware.h"
+#include "placement/model_shape.h"
+#include "placement/policy.h"
+
+namespace tandem {
+
+enum class Place : std::uint8_t { kCard, kRam, kDisk };
+
+// The place of every routed expert. Bank b is trunk layer b; bank `layers` is the draft block's, if there is one.
+struct ExpertPlacement {
+  int banks = 0, experts = 0;
+  std::vector<Place> place;  // [banks * experts]
+  Place at(int bank, int expert) const { return place[static_cast<std::size_t>(bank * experts + expert)]; }
+  Place& at(int bank, int expert) { return place[static_cast<std::size_t>(bank * experts + expert)]; }
+  std::int64_t count(Place where) const;
+};
+// Every expert in RAM: the plan of a machine without a card.
+ExpertPlacement all_in_ram(int banks, int experts);
+
+// What the planner is told about a model; headers alone give all of it.
+struct PlanModel {
+  std::string name;
+  ModelShape shape;
+  WeightBytes weights;
+  std::vector<std::int64_t> expert_bytes;  // one packed expert of each bank (its blob); size = number of banks
+  std::int64_t dense_packed = 0;           // dense, head and draft block matrices as packed
+  std::int64_t workspace = 0;              // work memory of the largest pass
+};
+
+struct PlanInput {
+  PlanModel model;
+  Policy policy;
+  Hardware hardware;
+  RouteShares shares;       // from the policy's census files, or uniform
+  StateLayout state;        // context and KV format resolved
+  bool card = false;        // false: no card; everything in RAM or on disk
+  bool plays_card = false;  // the CPU machine plays the card: "VRAM" is a part of RAM
+};
+
+enum class Memory : std::uint8_t { kVram, kRam, kDisk };
+struct PlanItem {
+  Memory memory;
+  std::string what;  // "dense weights", "KV cache", "expert slots", ...
+  std::int64_t bytes = 0;
+  std::string note;  // "412 of 24,576"
+};
+
+// Predicted seconds of one round with w rows.
+struct RoundTime {
+  int rows = 1;
+  double card = 0, crew = 0, handoff = 0, head = 0, draft = 0;
+  double total = 0;   // what the user waits
+  double tokens = 1;  // expected tokens of the round
+  double tokens_per_second() const { return total > 0 ? tokens / total : 0; }
+};
+
+struct Plan {
+  ExpertPlacement placement;
+  std::vector<PlanItem> items;
+  std::int64_t vram_budget = 0, vram_used = 0;  // budget after the reserve
+  std::int64_t ram_budget = 0, ram_used = 0;
+  int slots = 0;                   // experts on the card
+  std::vector<int> slots_by_bank;  // of them in each bank
+  double hit_rate = 0;             // expected share of routes on the card
+  double hit_rate_bytes = 0;       // the same by bytes
+  double misses_per_row = 0;       // expected off-card experts of one row over all banks
+  std::vector<RoundTime> rounds;   // rows 1 .. 5 (drafts 0 .. 4)
+  std::string limit;               // what limits, in words
+  std::vector<std::string> warnings;
+  std::string shortfall;  // not empty: the plan does not fit; says by how much and what to do
+  bool fits() const { return shortfall.empty(); }
+};
+
+// Pure: the same input gives the same plan. docs/placement.md has the equations.
+Plan make_plan(const PlanInput& input);
+
+}  // namespace tandem
