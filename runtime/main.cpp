@@ -21,9 +21,12 @@
 #include "gpu/gpu_ops.h"
 #include "placement/check.h"
 #include "placement/suggest.h"
+#include "runtime/cmd_census.h"
 #include "runtime/cmd_chat.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_inspect.h"
+#include "runtime/cmd_profile.h"
+#include "runtime/cmd_replay.h"
 #include "runtime/cmd_run.h"
 #include "runtime/output.h"
 
@@ -122,6 +125,9 @@ int run_command_line(int argc, char** argv) {
   add_run_command(app, factory, action);
   const OpsFactory reference_factory = [](const EngineOptions& options) { return make_float_ops(options.workers); };
   add_eval_command(app, factory, reference_factory, action);
+  add_profile_command(app, factory, action);
+  add_census_command(app, action);
+  add_replay_command(app, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {

@@ -20,6 +20,7 @@ void moe(const Pass& pass, const MoeWeights& weights) {
         "router, layer {}: expected finite values, found NaN at position {}. Fix: the weights are damaged or not "
         "those of this architecture; run `tandem inspect --check`",
         pass.layer, pass.position + static_cast<std::size_t>(bad));
+  pass.tell(routes);
   ops.expert_ffn(weights.routed, routes, f, ws.expert_y.rows(w * used));
   ops.ffn(weights.shared, f, ws.shared.rows(w));
   ops.matmul(weights.shared_gate, f, ws.shared_logit.rows(w));

@@ -57,6 +57,9 @@ Ops& Pipeline::ops() {
 void Pipeline::set_tap(StageTap tap) {
   impl_->tap = std::move(tap);
 }
+void Pipeline::set_route_observer(RouteObserver* observer) {
+  impl_->route_observer = observer;
+}
 
 PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits) {
   Impl& impl = *impl_;
@@ -69,7 +72,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
 
   const std::size_t position = state.position();
   const RopeView rope = fill_rope(shape, position, 1, ws.rope_cos.rows(w), ws.rope_sin.rows(w));
-  Pass pass{impl.ops, ws, shape, state, impl.tap, position, w, mode, rope};
+  Pass pass{impl.ops, ws, shape, state, impl.tap, position, w, mode, rope, -1, impl.route_observer};
   impl.embed(impl.model.token_embd, tokens, ws.block.rows(w));
   impl.ops.tile_streams(ws.block.rows(w), shape.streams, ws.x.rows(w));
   if (impl.ngrams) {
@@ -82,6 +85,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
               shape.is_gdn[i] ? nullptr : &state.attention[i], true);
   }
   pass.layer = -1;
+  if (impl.route_observer != nullptr) impl.route_observer->end_pass();
   if (mode == PassMode::kWindow)
     state.append_window(tokens);
   else
