@@ -29,11 +29,12 @@ p { margin:0 0 10px; color:var(--soft) } section { background:var(--card); borde
 .bar { display:flex; flex-wrap:wrap; gap:8px 18px; align-items:center; margin-top:14px } label { color:var(--soft) }
 select { font:inherit; color:var(--ink); background:var(--card); border:1px solid var(--line); border-radius:6px; padding:3px 6px; margin-left:4px }
 table { border-collapse:collapse; font-variant-numeric:tabular-nums } th,td { padding:3px 14px 3px 0; text-align:right; white-space:nowrap } th { color:var(--soft); font-weight:500 }
-th:first-child,td:first-child { text-align:left } .scroll { overflow-x:auto } canvas,svg { display:block; width:100% }
+th:first-child,td:first-child,#rows th:nth-child(2),#rows td:nth-child(2) { text-align:left } .scroll { overflow-x:auto } canvas,svg { display:block; width:100% }
 .matrix td { padding:8px 12px; text-align:center; min-width:76px; border:2px solid var(--card); border-radius:6px } .matrix th { padding:4px 12px 4px 0; text-align:center }
 .matrix th:first-child { text-align:left } text { fill:var(--soft); font:12px system-ui, sans-serif } .legend { display:flex; flex-wrap:wrap; gap:4px 16px; margin-top:8px; color:var(--soft); font-size:13px }
 .legend i { display:inline-block; width:18px; height:3px; vertical-align:middle; margin-right:6px; border-radius:2px }
 .ramp { display:inline-block; width:160px; height:10px; border-radius:3px; vertical-align:middle; margin:0 6px }
+#ramp { position:relative } #even { position:absolute; top:-3px; bottom:-3px; width:2px; background:var(--ink) }
 #tip { position:fixed; pointer-events:none; background:var(--ink); color:var(--page); padding:4px 8px; border-radius:6px; font-size:13px; display:none; z-index:9; white-space:nowrap }
 </style></head><body><main>
 <h1 id="title"></h1><p id="about"></p>
@@ -41,7 +42,7 @@ th:first-child,td:first-child { text-align:left } .scroll { overflow-x:auto } ca
 <div class="bar"><label>Domain<select id="domain"></select></label><label>Phase<select id="phase"><option value="">both</option><option>prefill</option><option>decode</option></select></label>
 <label>Experts<select id="order"><option value="index">by number</option><option value="hot">hottest first</option></select></label></div>
 <section><h2>Share of routes by bank and expert</h2><p>One row is the experts of one layer. Colour: how often an expert is chosen against the even share.</p><canvas id="map"></canvas>
-<div class="legend"><span>never<span class="ramp" id="ramp"></span>8 times the even share or more (one third of the scale: the even share)</span></div></section>
+<div class="legend"><span>never<span class="ramp" id="ramp"><b id="even"></b></span><span id="most"></span></span><span>the mark: the even share</span></div></section>
 <div class="two"><section><h2>Coverage by bank</h2><p>Share of the routes that the hottest experts of a bank carry.</p><svg id="coverage"></svg><div class="legend" id="coverageLegend"></div></section>
 <section><h2>Predicted hit rate</h2><p>Routes that find their expert on the card, filled with the hottest experts of all banks.</p><svg id="hits"></svg><div class="legend" id="hitsLegend"></div></section></div>
 <section id="overlap"><h2>How far domains agree</h2><p>Upper figure: of the hottest fifth of the experts, the part that both share. Lower: the part of the routes that goes to other experts. Means over the banks.</p><div class="scroll"><table class="matrix" id="matrix"></table></div></section>
@@ -68,7 +69,8 @@ const hottest = share => share.map((s, e) => e).sort((a, b) => share[b] - share[
 const count = f => Math.min(E, Math.max(1, Math.round(f * E)));
 function curve(share) { let sum = 0; return [0, ...share.slice().sort((a, b) => b - a).map(s => sum += s)]; }
 const coverage = (banks, f) => mean(banks.map(b => curve(b.share)[count(f)]));
-const heat = share => Math.min(1, Math.log2(1 + share * E) / Math.log2(9));
+let most = 8; // the colour scale ends at this many times the even share
+const heat = share => Math.min(1, Math.log2(1 + share * E) / Math.log2(1 + most));
 function ramp(x) {
   const stops = [0, 1, 2, 3, 4].map(i => css("--h" + i)), at = Math.min(1, Math.max(0, x)) * 4, i = Math.min(3, Math.floor(at)), f = at - i;
   const rgb = c => [1, 3, 5].map(k => parseInt(c.substr(k, 2), 16)), a = rgb(stops[i]), b = rgb(stops[i + 1]);
@@ -108,10 +110,10 @@ function drawLines(svg, lines, xTitle) {
     svg.append(el("line", {x1: l, x2: l + w, y1: Y(v), y2: Y(v), stroke: css("--grid")}), el("text", {x: l - 8, y: Y(v) + 4, "text-anchor": "end"}, 100 * v + " %"));
     svg.append(el("line", {x1: X(v), x2: X(v), y1: t, y2: t + h, stroke: css("--grid")}), el("text", {x: X(v), y: t + h + 17, "text-anchor": i === 5 ? "end" : "middle"}, 100 * v + " %")); }
   svg.append(el("text", {x: l + w / 2, y: height - 6, "text-anchor": "middle"}, xTitle));
-  for (const line of lines) { const n = line.points.length - 1;
+  for (const line of lines) if (line.points.length) { const n = line.points.length - 1;
     svg.append(el("path", {d: "M" + line.points.map((y, i) => X(i / n).toFixed(1) + " " + Y(y).toFixed(1)).join("L"), fill: "none", stroke: line.color, "stroke-width": line.width || 2, "stroke-dasharray": line.dash || "", "stroke-opacity": line.opacity || 1, "stroke-linejoin": "round"})); }
   svg.onmousemove = event => { const box = svg.getBoundingClientRect(), x = (event.clientX - box.left - l) / w; if (x < 0 || x > 1) return tip(event, "");
-    tip(event, `${Math.round(100 * x)} % of experts: ` + lines.filter(k => k.name).map(k => `${k.name} ${percent(k.points[Math.round(x * (k.points.length - 1))])}`).join(", ")); };
+    tip(event, `${Math.round(100 * x)} % of experts: ` + lines.filter(k => k.name && k.points.length).map(k => `${k.name} ${percent(k.points[Math.round(x * (k.points.length - 1))])}`).join(", ")); };
   svg.onmouseleave = event => tip(event, "");
 }
 function legend(id, lines) { const box = $(id); box.textContent = ""; for (const k of lines) if (k.legend) { const span = html("span", "", box), i = html("i", "", span); i.style.background = k.dash ? `repeating-linear-gradient(90deg, ${k.color} 0 5px, transparent 5px 8px)` : k.color; span.append(k.legend); } }
@@ -131,7 +133,8 @@ function drawHits(phase) {
   const all = shares("", phase), lines = [], names = census.domains.map(d => d.name);
   names.forEach((name, i) => { const s = shares(name, phase), color = css("--c" + i % 8); if (!s.length) return;
     lines.push({points: hitCurve(s, all), color, name, legend: names.length > 1 ? name + ", card filled by all domains" : name});
-    if (names.length > 1) lines.push({points: hitCurve(s, s), color, width: 1.4, dash: "4 4", legend: i === 0 ? "dashed: filled by the domain alone" : ""}); });
+    if (names.length > 1) lines.push({points: hitCurve(s, s), color, width: 1.4, dash: "4 4"}); });
+  if (names.length > 1) lines.push({points: [], color: css("--soft"), dash: "4 4", legend: "filled by the domain alone"});
   drawLines($("hits"), lines, "share of all expert bytes on the card"); legend("hitsLegend", lines);
 }
 function drawMatrix(phase) {
@@ -145,6 +148,8 @@ function drawMatrix(phase) {
 function draw() {
   const domain = $("domain").value, phase = $("phase").value, banks = shares(domain, phase);
   $("ramp").style.background = `linear-gradient(90deg, ${[0, .25, .5, .75, 1].map(rgb).join(",")})`;
+  most = Math.min(16, Math.max(2, Math.ceil(Math.max(...banks.map(b => Math.max(...b.share)), 0) * E)));
+  $("even").style.left = 100 * heat(1 / E) + "%"; $("most").textContent = most + " times the even share" + (most === 16 ? " or more" : "");
   drawMap(banks); drawCoverage(banks); drawHits(phase); drawMatrix(phase);
 }
 $("title").textContent = "Expert census: " + (census.model || census.name);

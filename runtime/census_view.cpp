@@ -43,9 +43,16 @@ std::string_view reset(HeatStyle style) {
   return style == HeatStyle::kAscii ? "" : "\x1b[0m";
 }
 
-// Heat of a share: 0 for none, a third for the even share, 1 for eight times that and more; logarithmic.
-double heat(double share, int experts) {
-  return std::log2(1 + share * experts) / std::log2(9.0);
+// The scale of a map ends at this many times the even share: the hottest expert, within limits.
+int scale_of(const RouteShares& shares, const std::vector<int>& banks) {
+  double most = 0;
+  for (const int b : banks) most = std::max(most, coverage(shares, b, 0) * shares.experts);
+  return std::clamp(static_cast<int>(std::ceil(most)), 2, 16);
+}
+
+// Heat of a share: 0 for none, 1 for `scale` times the even share and more; logarithmic.
+double heat(double share, int experts, int scale) {
+  return std::log2(1 + share * experts) / std::log2(1.0 + scale);
 }
 
 std::string bank_label(const Census& census, int bank) {
@@ -72,13 +79,13 @@ RouteShares shares_of(const Census& census, const std::string& domain) {
 }
 
 // The hottest expert of each of `cells` groups of neighbours.
-std::string heat_line(const RouteShares& shares, int bank, int cells, HeatStyle style) {
+std::string heat_line(const RouteShares& shares, int bank, int cells, int scale, HeatStyle style) {
   std::string line;
   for (int c = 0; c < cells; ++c) {
     double most = 0;
     for (int e = c * shares.experts / cells; e < (c + 1) * shares.experts / cells; ++e)
       most = std::max(most, shares.at(bank, e));
-    line += cell(heat(most, shares.experts), style);
+    line += cell(heat(most, shares.experts, scale), style);
   }
   return line + std::string(reset(style));
 }
@@ -87,11 +94,11 @@ std::string heat_map(const Census& census, const RouteShares& shares, const std:
                      const CensusViewOptions& options) {
   const int label = static_cast<int>(bank_label(census, 0).size());
   const int cells = std::clamp(options.width - label - 2 - 24, 8, shares.experts);
-  const int title = std::max(cells, 7);
+  const int title = std::max(cells, 7), scale = scale_of(shares, banks);
   std::string text = fmt::format("{:>{}} {:<{}}  top 10%    20%    40%\n", "", label, "experts", title);
   double mean[3] = {};
   for (const int b : banks) {
-    text += fmt::format("{} {}{:{}} ", bank_label(census, b), heat_line(shares, b, cells, options.style), "",
+    text += fmt::format("{} {}{:{}} ", bank_label(census, b), heat_line(shares, b, cells, scale, options.style), "",
                         title - cells);
     for (int i = 0; i < 3; ++i) {
       const double c = coverage(shares, b, kFractions[i]);
@@ -107,7 +114,7 @@ std::string heat_map(const Census& census, const RouteShares& shares, const std:
                                             : fmt::format("the hottest of {} experts or more", shares.experts / cells));
   text += "no routes ";
   for (int i = 0; i < 10; ++i) text += cell((i + 0.5) / 10, options.style);
-  text += fmt::format("{} eight times the even share.\n", reset(options.style));
+  text += fmt::format("{} {} times the even share{}.\n", reset(options.style), scale, scale == 16 ? " or more" : "");
   const std::vector<double> curve = hit_curve(shares, banks);
   text += "With the hottest experts of all banks on the card:";
   for (const int p : {10, 20, 40, 60}) {

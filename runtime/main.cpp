@@ -80,17 +80,20 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
   return gpu;
 }
 
-// The subcommand that was being parsed, or the program itself.
-const CLI::App& parsed_app(const CLI::App& app) {
+// The subcommand that was being parsed ("census show"), or the program itself; `name` is how to call it.
+const CLI::App& parsed_app(const CLI::App& app, std::string& name) {
+  name += (name.empty() ? "" : " ") + app.get_name();
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  return chosen.empty() ? app : *chosen.front();
+  return chosen.empty() ? app : parsed_app(*chosen.front(), name);
 }
 
 // One line for a command line that cannot be read, with the nearest name when a name is wrong.
 std::string describe(const CLI::ParseError& error, const CLI::App& app) {
-  const CLI::App& command = parsed_app(app);
-  const std::string help = &command == &app ? "tandem --help" : "tandem " + command.get_name() + " --help";
+  std::string help;
+  const CLI::App& command = parsed_app(app, help);
+  help += " --help";
   const std::vector<std::string> extras = command.remaining();
+  const bool has_commands = !command.get_subcommands({}).empty();
   const auto* extra_error = dynamic_cast<const CLI::ExtrasError*>(&error);
   if (extra_error == nullptr || extras.empty()) return fmt::format("{} (see {})", error.what(), help);
 
@@ -100,10 +103,10 @@ std::string describe(const CLI::ParseError& error, const CLI::App& app) {
     for (const CLI::Option* option : command.get_options()) {
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     }
-  } else if (&command == &app) {
-    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  } else if (has_commands) {
+    for (const CLI::App* sub : command.get_subcommands({})) names.push_back(sub->get_name());
   }
-  const std::string kind = given.starts_with("-") ? "flag" : &command == &app ? "command" : "argument";
+  const std::string kind = given.starts_with("-") ? "flag" : has_commands ? "command" : "argument";
   const std::string near = nearest_name(given, names);
   return fmt::format("unknown {} {}{} (see {})", kind, given, near.empty() ? "" : "; did you mean " + near + "?", help);
 }

@@ -377,7 +377,7 @@ TEST(ProgressBar, Text) {
   // 8 for the label, 29 for the numbers, 3 for brackets and space: 10 cells are left of 50 columns.
   EXPECT_EQ(Progress::render("reading", "tokens", 50, 100, 2.0, 50),
             "reading [#####.....] 50/100 tokens, 25/s, 2 s left");
-  EXPECT_EQ(Progress::render("reading", "tokens", 100, 100, 2.0, 40), "reading [##########] 100/100 tokens, 50/s");
+  EXPECT_EQ(Progress::render("reading", "tokens", 100, 100, 2.0, 41), "reading [##########] 100/100 tokens, 50/s");
   EXPECT_EQ(Progress::render("reading", "tokens", 0, 100, 2.0, 40), "reading [............] 0/100 tokens, 0/s");
   // Half was there before: the rate, and what is left, are of the other half.
   EXPECT_EQ(Progress::render("", "B", 60, 100, 2.0, 20, 50), " 60/100 B, 5/s, 8 s ");
