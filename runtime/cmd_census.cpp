@@ -96,7 +96,14 @@ int run_diff(const std::string& a, const std::string& b) {
 
 void add_census_command(CLI::App& app, std::function<int()>& action) {
   CLI::App* command = app.add_subcommand("census", "Show, merge and compare counts of routes");
-  command->require_subcommand(1);
+  command->require_subcommand(0, 1);
+  command->callback([command, &action] {
+    if (!command->get_subcommands().empty()) return;
+    action = [command] {
+      write_stdout(command->help());
+      return 0;
+    };
+  });
   command->footer(
       "Examples:\n"
       "  tandem census show my.census.csv --domain code\n"

@@ -143,6 +143,51 @@ TEST(Replay, FillsTheCardWithTheHottest) {
   EXPECT_EQ(fill(1, 3), "00000010");
 }
 
+// The files that ship: all can be read, are of one model, and show what adaptation is for. The card is filled for code;
+// the text turns to chat and back.
+TEST(Replay, ShippedTracesOverASwitchOfDomain) {
+  const std::string folder = TANDEM_SOURCE_DIR "/configs/census/nano-";
+  std::vector<TraceRound> rounds;
+  const Census code = load_census(folder + "code.census.csv");
+  for (const std::string domain : {"code", "prose", "chat"}) {
+    const Census census = load_census(folder + domain + ".census.csv");
+    check_same_shape(code, census, domain);
+    EXPECT_EQ(census.fingerprint, code.fingerprint);
+    EXPECT_GT(census.domains.at(domain).prefill.rows, 10000U);
+    EXPECT_GT(census.domains.at(domain).decode.rows, 100U);
+  }
+  for (const std::string domain : {"prose", "code", "chat", "code"}) {
+    TraceReader reader(folder + domain + ".trace");
+    EXPECT_EQ(reader.header().fingerprint, code.fingerprint);
+    TraceRound round;
+    std::size_t decode = 0;
+    if (domain == "prose") rounds.clear();
+    while (reader.next(round)) {
+      decode += round.phase == Phase::kDecode ? 1 : 0;
+      EXPECT_EQ(round.domain, domain);
+      if (domain != "prose") rounds.push_back(round);
+    }
+    EXPECT_GT(decode, 500U);
+  }
+  const CensusPart part{&code, "code", 1.0};
+  const RouteShares shares = mix_shares({&part, 1});
+  for (const double residency : {.2, .4, .6}) {
+    std::vector<ReplayCase> cases;
+    for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kSwaps}) {
+      ReplayCase c = make_case(mode, code.banks, code.experts, {});
+      c.start = hottest_on_card(shares, c.expert_bytes, std::lround(residency * code.banks * code.experts), 0);
+      c.settings.half_life_rows = 50;
+      cases.push_back(c);
+    }
+    std::size_t at = 0;
+    const auto results = replay(feed(rounds, at), cases, 0);
+    EXPECT_GT(results[2].counts.hits, results[0].counts.hits) << residency;
+    EXPECT_GT(results[2].counts.hits, results[1].counts.hits) << residency;
+    EXPECT_LT(results[2].counts.swaps * 10, results[1].counts.swaps) << residency;  // a tenth of the copies
+    EXPECT_LE(results[2].counts.swaps, 2 * results[2].counts.rounds);
+  }
+}
+
 // ---- figures of a census ----
 
 const RouteShares kA{2, 5, 1, {.5, .2, .1, .1, .1, .2, .2, .2, .2, .2}};
