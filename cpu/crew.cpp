@@ -12,6 +12,7 @@
 
 #include "cpu/topology.h"
 #include "placement/check.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 namespace {
@@ -49,7 +50,13 @@ struct Crew::State {
   std::vector<int> processors;
   tbb::task_arena arena;
 
-  bool work() { return experts.take() || loop.take() || copies.take(); }
+  // Runs one unit of the first board that has one; returns the board's name, null when there was none.
+  const char* work() {
+    if (experts.take()) return "experts";
+    if (loop.take()) return "loop";
+    return copies.take() ? "copies" : nullptr;
+  }
+  bool work_recorded();
   bool has_work() const { return experts.open() || loop.open() || copies.open(); }
   void wake_all() {
     wake.fetch_add(1);
@@ -83,6 +90,22 @@ bool Crew::Board::take() {
   }
 }
 
+// Units of one board, one after the other, as one span. False when there was nothing to do.
+bool Crew::State::work_recorded() {
+  auto begin = Timeline::Clock::now();
+  const char* board = work();
+  if (board == nullptr) return false;
+  while (board != nullptr) {
+    const auto end = Timeline::Clock::now();
+    const char* const next = work();
+    if (next == board) continue;
+    Timeline::add(board, -1, begin, end);
+    begin = end;
+    board = next;
+  }
+  return true;
+}
+
 void Crew::State::worker(int index) {
   if (!processors.empty()) {
     const auto at = static_cast<std::size_t>(index) % processors.size();
@@ -90,8 +113,9 @@ void Crew::State::worker(int index) {
   }
   check_float_mode();
   arrived.fetch_add(1);
+  Timeline::name_thread("crew", index);
   while (!stop.load(std::memory_order_acquire)) {
-    if (work()) continue;
+    if (Timeline::on() ? work_recorded() : work() != nullptr) continue;
     for (int spin = 0; spin < kSpins && !has_work(); ++spin) _mm_pause();
     const auto asleep_at = std::chrono::steady_clock::now() + kAwake;
     while (!has_work() && !stop.load(std::memory_order_acquire) && std::chrono::steady_clock::now() < asleep_at)

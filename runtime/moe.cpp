@@ -4,6 +4,7 @@
 
 #include "runtime/expert_store.h"
 #include "runtime/layer.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 
@@ -29,10 +30,17 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   ExpertStore::Split split{.hits = true, .misses = false};
   if (pass.experts != nullptr) split = pass.experts->split(pass.layer, routes, hits, misses);
   if (split.misses) ops.start_experts(weights.routed, misses, f, y);
-  if (split.hits) ops.expert_ffn(weights.routed, pass.experts != nullptr ? hits : routes, f, y);
-  ops.ffn(weights.shared, f, ws.shared.rows(w));
-  ops.matmul(weights.shared_gate, f, ws.shared_logit.rows(w));
+  if (split.hits) {
+    const Span span("experts on the card", pass.layer);
+    ops.expert_ffn(weights.routed, pass.experts != nullptr ? hits : routes, f, y);
+  }
+  {
+    const Span span("shared expert", pass.layer);
+    ops.ffn(weights.shared, f, ws.shared.rows(w));
+    ops.matmul(weights.shared_gate, f, ws.shared_logit.rows(w));
+  }
   if (split.misses) {
+    const Span span("wait for the crew", pass.layer);
     const auto start = std::chrono::steady_clock::now();
     ops.finish_experts();
     pass.experts->add_crew_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());

@@ -2,6 +2,7 @@
 
 #include "runtime/expert_store.h"
 #include "runtime/pipeline_impl.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 
@@ -32,6 +33,7 @@ PassOutput Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const W
   PassOutput out;
   out.wide = ws->x.rows(pass.rows);
   if (logits == LogitRows::kNone) return out;
+  const Span span("head", pass.layer);
   hc_read(pass, "output_hc", mixer);
   pass.show("final_mixer", ws->mixed.rows(pass.rows));
   const std::size_t count = logits == LogitRows::kAll ? pass.rows : 1;
