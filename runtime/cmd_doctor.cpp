@@ -100,8 +100,11 @@ int run_doctor(const DoctorOptions& options, const MachineProbes& probes) {
   if (!path.empty()) file.emplace(path, options.out.empty() ? path.string() : "--out " + path.string());
   DoctorReport report = measure(options, probes);
   if (file) {
+    file->write(
+        "# cpu.expert_efficiency and cpu.row_cost are defaults: bench_experts measures them for a type of weights.\n");
     file->write(hardware_yaml(report.hardware));
     file->finish();
+    load_hardware(path);  // what was written can be read
     report.profile = path.string();
   }
   write_stdout(options.json ? doctor_json(report) : doctor_text(report));
