@@ -24,6 +24,7 @@
 #include "runtime/cmd_chat.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_inspect.h"
+#include "runtime/cmd_plan.h"
 #include "runtime/cmd_run.h"
 #include "runtime/output.h"
 
@@ -122,6 +123,7 @@ int run_command_line(int argc, char** argv) {
   add_run_command(app, factory, action);
   const OpsFactory reference_factory = [](const EngineOptions& options) { return make_float_ops(options.workers); };
   add_eval_command(app, factory, reference_factory, action);
+  add_plan_command(app, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {
