@@ -18,13 +18,16 @@
 #include "cpu/cpu_ops.h"
 #include "cpu/float_ops.h"
 #include "cpu/isa.h"
+#include "cpu/machine_probe.h"
 #include "gpu/gpu_ops.h"
 #include "placement/check.h"
 #include "placement/suggest.h"
 #include "runtime/cmd_census.h"
 #include "runtime/cmd_chat.h"
+#include "runtime/cmd_doctor.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_inspect.h"
+#include "runtime/cmd_plan.h"
 #include "runtime/cmd_profile.h"
 #include "runtime/cmd_replay.h"
 #include "runtime/cmd_run.h"
@@ -80,6 +83,15 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
   return gpu;
 }
 
+MachineProbes make_probes() {
+  MachineProbes probes = cpu_machine_probes();
+  probes.gpu = [](std::string* why_not) -> std::optional<Hardware::Gpu> {
+    *why_not = "this build has no GPU support";
+    return std::nullopt;
+  };
+  return probes;
+}
+
 // The subcommand that was being parsed ("census show"), or the program itself; `name` is how to call it.
 const CLI::App& parsed_app(const CLI::App& app, std::string& name) {
   name += (name.empty() ? "" : " ") + app.get_name();
@@ -131,6 +143,9 @@ int run_command_line(int argc, char** argv) {
   add_profile_command(app, factory, action);
   add_census_command(app, action);
   add_replay_command(app, action);
+  const std::function<MachineProbes()> probes = make_probes;
+  add_doctor_command(app, probes, action);
+  add_plan_command(app, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {
