@@ -9,6 +9,7 @@
 
 #include "placement/adapt.h"
 #include "placement/census.h"
+#include "placement/cost_model.h"
 #include "placement/trace.h"
 
 namespace tandem {
@@ -28,11 +29,20 @@ struct ReplayWindow {
   double hit_rate() const { return routes == 0 ? 0.0 : static_cast<double>(hits) / static_cast<double>(routes); }
 };
 
+// What one bank met in its passes of decode rounds, added up.
+struct BankMet {
+  std::uint64_t passes = 0, rows = 0;
+  std::uint64_t hits = 0;                       // different experts on the card
+  std::uint64_t misses = 0, missed_routes = 0;  // different experts in RAM, and the routes to them
+  std::uint64_t disk = 0, disk_routes = 0;      // and on disk
+};
+
 struct ReplayResult {
   std::string name;
   std::int64_t slots = 0;  // experts on the card
   Adapter::Counts counts;
   std::uint64_t decode_routes = 0, decode_hits = 0, decode_rounds = 0, decode_misses = 0;
+  std::vector<BankMet> decode_banks;
   std::vector<ReplayWindow> curve;
 };
 
@@ -40,6 +50,12 @@ struct ReplayResult {
 // curve, 0 for no curve; the last point may have fewer. REQUIRES cases of the trace's shape.
 std::vector<ReplayResult> replay(const std::function<bool(TraceRound&)>& next, std::span<const ReplayCase> cases,
                                  std::uint64_t window);
+
+// Predicted seconds of a decode round of the replay: the cost model's round for the placement at the start, with the
+// experts that were met in place of those it expects. Copies run beside a round and are not counted. REQUIRES
+// model.known() and decode rounds; `model` was made for `input`.
+double replayed_round_seconds(const CostModel& model, const PlanInput& input, const ExpertPlacement& start,
+                              const ReplayResult& result);
 
 // The `slots` experts with the largest share per byte on the card, all others in RAM; ties to the lower index. At most
 // floor_per_bank of each bank come first. REQUIRES 0 <= slots <= all experts; bytes for each bank.

@@ -10,6 +10,7 @@
 #include <random>
 
 #include "placement/census_stats.h"
+#include "tests/placement/plan_cases.h"
 
 namespace tandem {
 namespace {
@@ -186,6 +187,83 @@ TEST(Replay, ShippedTracesOverASwitchOfDomain) {
     EXPECT_LT(results[2].counts.swaps * 10, results[1].counts.swaps) << residency;  // a tenth of the copies
     EXPECT_LE(results[2].counts.swaps, 2 * results[2].counts.rounds);
   }
+}
+
+// Routes drawn so that every expert is met as often as the cost model expects: the replay predicts the model's own
+// round. Rows meet experts independently; within a row exactly `used` are drawn (systematic sampling in random order).
+TEST(Replay, PredictsTheRoundThatTheCostModelExpects) {
+  PlanInput input = testing::real_input();
+  const ExpertPlacement start = make_plan(input).placement;
+  const CostModel model(input);
+  ASSERT_TRUE(model.known());
+  std::mt19937 random(3);
+  for (const int rows : {1, 3}) {
+    std::vector<int> order(512);
+    std::iota(order.begin(), order.end(), 0);
+    const auto draw = [&](int bank, std::vector<std::int32_t>& ids) {
+      std::shuffle(order.begin(), order.end(), random);
+      double sum = 0, next = std::uniform_real_distribution<double>(0, 1)(random);
+      const std::size_t before = ids.size();
+      for (const int e : order) {
+        sum += model.inclusion(bank, e);
+        for (; sum > next && ids.size() < before + 10; next += 1) ids.push_back(e);
+      }
+      while (ids.size() < before + 10) ids.push_back(order.back());  // rounding at the very end
+    };
+    int left = 300;
+    const auto next = [&](TraceRound& round) {
+      round = {Phase::kDecode, "x", {}};
+      for (int b = 0; b < 48; ++b) {
+        TraceBlock block{b, static_cast<std::uint32_t>(rows), {}};
+        for (int r = 0; r < rows; ++r) draw(b, block.ids);
+        round.blocks.push_back(std::move(block));
+      }
+      return left-- > 0;
+    };
+    ReplayCase c{"plan", {}, start, input.model.expert_bytes, std::vector<bool>(start.place.size(), true)};
+    const ReplayResult result = replay(next, {&c, 1}, 0)[0];
+    const double expected = model.round(start, rows - 1).total;
+    EXPECT_NEAR(replayed_round_seconds(model, input, start, result), expected, 0.005 * expected) << rows;
+
+    // The same rounds with every hit a miss take longer, by the crew's time for them.
+    ReplayResult cold = result;
+    double more = 0;
+    for (std::size_t b = 0; b < 48; ++b) {
+      BankMet& met = cold.decode_banks[b];
+      EXPECT_EQ(met.passes, 300U);
+      EXPECT_EQ(met.rows, 300U * static_cast<unsigned>(rows));
+      const auto stage = [&](const BankMet& m) {
+        const double q = static_cast<double>(m.misses) / 300, routes = static_cast<double>(m.missed_routes) / 300;
+        return model.stage_seconds(static_cast<int>(b),
+                                   {static_cast<double>(m.hits) / 300, q, q + 0.2 * (routes - q), 0, 0});
+      };
+      const double warm = stage(met);
+      met.misses += met.hits;
+      met.hits = 0;
+      met.missed_routes = 300U * 10 * static_cast<unsigned>(rows);
+      more += stage(met) - warm;
+    }
+    EXPECT_GT(more, 0.01);
+    EXPECT_NEAR(replayed_round_seconds(model, input, start, cold),
+                replayed_round_seconds(model, input, start, result) + more, 1e-9);
+  }
+}
+
+TEST(Replay, ExpertsOnDiskAreCountedApart) {
+  ReplayCase c = make_case(AdaptMode::kOff, 1, 4, {{0, 0}});
+  c.start.at(0, 3) = Place::kDisk;
+  const std::vector<TraceRound> rounds{{Phase::kDecode, "x", {{0, 2, {0, 3, 1, 3}}}},
+                                       {Phase::kPrefill, "x", {{0, 2, {0, 3, 1, 3}}}},
+                                       {Phase::kDecode, "x", {{0, 2, {2, 1, 1, 0}}, {0, 1, {1, 2}}}}};
+  std::size_t at = 0;
+  const BankMet met = replay(feed(rounds, at), {&c, 1}, 0)[0].decode_banks[0];
+  EXPECT_EQ(met.passes, 3U);
+  EXPECT_EQ(met.rows, 5U);
+  EXPECT_EQ(met.hits, 2U);
+  EXPECT_EQ(met.misses, 1U + 2 + 2);
+  EXPECT_EQ(met.missed_routes, 1U + 3 + 2);
+  EXPECT_EQ(met.disk, 1U);
+  EXPECT_EQ(met.disk_routes, 2U);
 }
 
 // ---- figures of a census ----
