@@ -97,6 +97,7 @@ struct Plan {
   // What one more GiB would give; absent where there is no such memory or nothing to gain from it.
   struct Outlook {
     double hit_rate = 0;
+    double disk_per_row = 0;
     double tokens_per_second = 0;  // of the best number of drafts; 0: not known
   };
   std::optional<Outlook> more_vram, more_ram;

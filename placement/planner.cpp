@@ -377,9 +377,10 @@ class Planner {
     const std::int64_t slot_bytes = bytes_of(plan_.slots_by_bank);
     if (slots_possible_ && plan_.slots > 0) {
       const auto [low, high] = std::minmax_element(plan_.slots_by_bank.begin(), plan_.slots_by_bank.end());
-      plan_.items.push_back({Memory::kVram, "expert slots", slot_bytes,
-                             fmt::format("{} of {} experts, {} to {} a layer", grouped_count(plan_.slots),
-                                         grouped_count(all), *low, *high)});
+      plan_.items.push_back(
+          {Memory::kVram, "expert slots", slot_bytes,
+           fmt::format("{} of {} experts, {} a layer", grouped_count(plan_.slots), grouped_count(all),
+                       *low == *high ? fmt::format("{}", *low) : fmt::format("{} to {}", *low, *high))});
       if (input_.card) plan_.vram_used += slot_bytes;
       if (input_.plays_card) plan_.items.push_back({Memory::kRam, "expert slots", slot_bytes, "the played card"});
     }
@@ -444,7 +445,7 @@ class Planner {
 Plan::Outlook outlook(const PlanInput& input, std::int64_t more_vram, std::int64_t more_ram) {
   const Plan plan = Planner(input, more_vram, more_ram).run();
   const RoundTime* best = plan.best_round();
-  return {plan.hit_rate, best == nullptr ? 0.0 : best->tokens_per_second()};
+  return {plan.hit_rate, plan.disk_per_row, best == nullptr ? 0.0 : best->tokens_per_second()};
 }
 
 }  // namespace

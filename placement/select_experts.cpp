@@ -1,6 +1,7 @@
 #include "placement/select_experts.h"
 
 #include <algorithm>
+#include <cmath>
 #include <tuple>
 
 #include "placement/check.h"
@@ -10,14 +11,21 @@ namespace {
 
 struct Step {
   double saving;
+  int number;  // within its bank
   int bank;
 };
 
-// Takes the steps in descending order of saving. Returns false when one did not fit in the bytes.
+// Takes the steps in descending order of saving; equals in turn from all banks. Returns false when one did not fit in
+// the bytes.
 bool take_steps(std::span<const BankCurve> banks, std::vector<Step> steps, std::int64_t bytes, int slots,
                 std::vector<int>& counts) {
-  std::stable_sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
-    return std::tuple(-a.saving, a.bank) < std::tuple(-b.saving, b.bank);
+  // Savings are differences of sums: what differs by less than their rounding is equal.
+  constexpr double kLevels = 1e12;
+  double largest = 0;
+  for (const Step& step : steps) largest = std::max(largest, step.saving);
+  for (Step& step : steps) step.saving = largest > 0 ? std::round(step.saving / largest * kLevels) : 0.0;
+  std::sort(steps.begin(), steps.end(), [](const Step& a, const Step& b) {
+    return std::tuple(-a.saving, a.number, a.bank) < std::tuple(-b.saving, b.number, b.bank);
   });
   bool all_fit = true;
   for (const Step& step : steps) {
@@ -67,8 +75,9 @@ std::vector<int> select_counts(std::span<const BankCurve> banks, std::int64_t by
     counts.push_back(bank.least);
     bytes -= bank.least * bank.bytes;
     slots -= bank.least;
+    int number = bank.least;
     for (const double saving : hull_savings(bank.cost)) {
-      if (saving >= 0) steps.push_back({saving, static_cast<int>(b)});
+      if (saving >= 0) steps.push_back({saving, number++, static_cast<int>(b)});
     }
   }
   CHECK(bytes >= 0 && slots >= 0, "least counts are {} bytes and {} slots too many", -bytes, -slots);

@@ -26,6 +26,7 @@
 #include "runtime/cmd_doctor.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_inspect.h"
+#include "runtime/cmd_plan.h"
 #include "runtime/cmd_run.h"
 #include "runtime/output.h"
 
@@ -135,6 +136,7 @@ int run_command_line(int argc, char** argv) {
   add_eval_command(app, factory, reference_factory, action);
   const std::function<MachineProbes()> probes = make_probes;
   add_doctor_command(app, probes, action);
+  add_plan_command(app, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {

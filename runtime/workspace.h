@@ -23,6 +23,7 @@ class Buffer {
     DCHECK(w * cols <= data_.size());
     return {data_.data(), w, cols};
   }
+  std::size_t bytes() const { return data_.size() * sizeof(float); }
 
  private:
   std::size_t cols_ = 0;
@@ -67,6 +68,7 @@ struct Workspace {
   Buffer concat;  // [w * streams, 2 d], MTP fusion only
 
   void reserve_logits(std::size_t rows, std::size_t vocab);
+  std::size_t bytes() const;  // of all of it, as it is now
 
   QuantRows quant(std::size_t rows, std::size_t cols);
   AttendLists lists(std::size_t rows) { return {positions.data(), position_count.data(), rows, position_stride}; }
@@ -83,5 +85,8 @@ struct Workspace {
   std::vector<float> quant_d_;
   std::vector<std::int32_t> quant_s_;
 };
+
+// What Workspace(shape, rows, context) takes after reserve_logits(logit_rows, shape.vocab), without making it.
+std::int64_t workspace_bytes(const ModelShape& shape, std::int64_t rows, std::int64_t context, std::int64_t logit_rows);
 
 }  // namespace tandem
