@@ -48,7 +48,7 @@ void apply_what_if(const std::string& text, PlanInput& input) {
       } else {
         if (!input.hardware.gpu) input.hardware.gpu.emplace();
         input.hardware.gpu->vram_total = input.hardware.gpu->vram_free = bytes;
-        input.card = true;
+        input.card = bytes > 0;
       }
     } else if (key == "ram") {
       input.policy.memory.ram.reset();
@@ -59,6 +59,7 @@ void apply_what_if(const std::string& text, PlanInput& input) {
     } else {
       input.policy.memory.slots = static_cast<int>(parse_count(value, where, kMaxSlots));
       input.plays_card = !input.card;
+      if (input.policy.memory.vram == 0) input.policy.memory.vram.reset();
     }
   }
   if (!any) fail_input("--what-if: expected vram=SIZE, ram=SIZE, context=N or slots=N, found nothing");
@@ -121,7 +122,7 @@ PlanReport make_plan_report(const PlanOptions& options) {
   report.model = options.model.filename().string();
   report.hardware = input.hardware.name.empty() ? options.hardware.filename().string() : input.hardware.name;
   // Without a described card, --vram is the size of one, and --ram that of the machine around it.
-  if (!options.cpu && options.hardware.empty() && options.vram) {
+  if (!options.cpu && options.hardware.empty() && options.vram.value_or(0) > 0) {
     input.hardware.gpu.emplace();
     input.hardware.gpu->vram_total = input.hardware.gpu->vram_free = *options.vram;
     policy.memory.vram.reset();
@@ -132,11 +133,12 @@ PlanReport make_plan_report(const PlanOptions& options) {
     }
     report.hardware += fmt::format(" with {} of RAM", format_bytes(input.hardware.ram.total));
   }
-  input.card = !options.cpu && input.hardware.gpu.has_value();
-  input.plays_card = !input.card && (policy.memory.vram || policy.memory.slots);
+  const bool refused = policy.memory.vram == 0;  // by policy: no card at all
+  input.card = !options.cpu && !refused && input.hardware.gpu.has_value();
+  input.plays_card = !input.card && !refused && (policy.memory.vram || policy.memory.slots);
   if (input.plays_card) report.hardware += ", the CPU playing the card";
   report.plan = make_plan(input);
-  if (!input.card && !input.plays_card && !options.cpu && options.hardware.empty()) {
+  if (!input.card && !input.plays_card && !options.cpu && !refused && options.hardware.empty()) {
     report.plan.warnings.push_back(
         "no card is known here: planned for the CPU alone. --vram 24GiB plans for a card of that size, --hardware FILE "
         "for a described machine");
