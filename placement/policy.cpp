@@ -129,13 +129,13 @@ void check_slots(const YamlValue& limit, std::int64_t most, const YamlMap& exper
   if (pinned > most)
     later(limit, experts.need("pins"))
         .fail_found("pins that fit the slots",
-                    fmt::format("{} pinned experts and room for {} (line {})", pinned, most,
+                    fmt::format("{} pinned expert{} and room for {} (line {})", pinned, pinned == 1 ? "" : "s", most,
                                 std::min(limit.line(), experts.need("pins").line())),
                     "pin fewer experts or allow more slots");
   if (policy.floor_per_layer > most)
     later(limit, experts.need("floor_per_layer"))
         .fail_found("a floor that fits the slots",
-                    fmt::format("{} experts a layer and room for {} (line {})", policy.floor_per_layer, most,
+                    fmt::format("a floor of {} a layer and room for {} (line {})", policy.floor_per_layer, most,
                                 std::min(limit.line(), experts.need("floor_per_layer").line())),
                     "lower the floor or allow more slots");
 }

@@ -37,9 +37,11 @@ std::size_t choose_chunk(const EngineOptions& options, std::size_t context) {
 // The weights are packed here, which takes a while at full size.
 std::unique_ptr<Pipeline> make_pipeline(const Model& model, Ops& ops, std::size_t chunk) {
   Progress progress("loading the weights", "MB");
-  return std::make_unique<Pipeline>(model, ops, chunk, [&progress](std::size_t done, std::size_t total) {
+  LoadOptions load;
+  load.progress = [&progress](std::size_t done, std::size_t total) {
     progress.update(done / 1'000'000, total / 1'000'000);
-  });
+  };
+  return std::make_unique<Pipeline>(model, ops, chunk, load);
 }
 
 }  // namespace

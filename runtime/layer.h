@@ -37,6 +37,7 @@ struct Pass {
   PassMode mode;
   RopeView rope;
   int layer = -1;
+  ExpertStore* experts = nullptr;  // null: the machine reads experts from the file
 
   void show(std::string_view stage, ConstRows x) const {
     if (tap) tap(stage, layer, position, x);

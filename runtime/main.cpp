@@ -18,10 +18,12 @@
 #include "cpu/cpu_ops.h"
 #include "cpu/float_ops.h"
 #include "cpu/isa.h"
+#include "cpu/machine_probe.h"
 #include "gpu/gpu_ops.h"
 #include "placement/check.h"
 #include "placement/suggest.h"
 #include "runtime/cmd_chat.h"
+#include "runtime/cmd_doctor.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_inspect.h"
 #include "runtime/cmd_plan.h"
@@ -78,6 +80,15 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
   return gpu;
 }
 
+MachineProbes make_probes() {
+  MachineProbes probes = cpu_machine_probes();
+  probes.gpu = [](std::string* why_not) -> std::optional<Hardware::Gpu> {
+    *why_not = "this build has no GPU support";
+    return std::nullopt;
+  };
+  return probes;
+}
+
 // The subcommand that was being parsed, or the program itself.
 const CLI::App& parsed_app(const CLI::App& app) {
   const std::vector<CLI::App*> chosen = app.get_subcommands();
@@ -124,6 +135,8 @@ int run_command_line(int argc, char** argv) {
   const OpsFactory reference_factory = [](const EngineOptions& options) { return make_float_ops(options.workers); };
   add_eval_command(app, factory, reference_factory, action);
   add_plan_command(app, action);
+  const std::function<MachineProbes()> probes = make_probes;
+  add_doctor_command(app, probes, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {

@@ -31,7 +31,7 @@ class Pipeline {
  public:
   // max_rows bounds the rows of one pass (prefill chunk); all work memory is reserved, and the weights are loaded into
   // the machine here.
-  Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadProgress& progress = {});
+  Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadOptions& options = {});
   ~Pipeline();
 
   // Runs `tokens` at the end of the sequence. REQUIRES 0 < tokens.size() <= max_rows(), room in the state, no open
@@ -47,6 +47,7 @@ class Pipeline {
   std::size_t max_rows() const;
   const Model& model() const;
   Ops& ops();
+  ExpertStore* experts() const;  // null on a machine that reads experts from the file
   void set_tap(StageTap tap);
 
  private:

@@ -49,6 +49,8 @@ Workspace::Workspace(const ModelShape& shape, std::size_t w, std::size_t context
       shared(w, sz(shape.hidden)),
       shared_logit(w, 1),
       route_expert(w * sz(shape.experts_used)),
+      hit_expert(route_expert.size()),
+      miss_expert(route_expert.size()),
       route_weight(w * sz(shape.experts_used)),
       ngram(shape.ple_layer >= 0 ? w : 0, sz(shape.ple_width())),
       concat(shape.mtp_layers > 0 ? w * sz(shape.streams) : 0, sz(2 * shape.hidden)) {

@@ -59,7 +59,7 @@ struct Workspace {
   std::size_t position_stride;
   // experts
   Buffer router, expert_y, shared, shared_logit;
-  std::vector<std::int32_t> route_expert;
+  std::vector<std::int32_t> route_expert, hit_expert, miss_expert;
   std::vector<float> route_weight;
   // n-gram
   Buffer ngram;  // [w, ple_width]
@@ -75,6 +75,9 @@ struct Workspace {
   // Makes room for lists of `stride` positions (dense attention over a long sequence).
   void reserve_positions(std::size_t rows, std::size_t stride);
   Routes routes(std::size_t rows, std::size_t used) { return {route_expert.data(), route_weight.data(), rows, used}; }
+  // The same routes with -1 where the expert is off the card, and where it is on the card.
+  Routes hits(std::size_t rows, std::size_t used) { return {hit_expert.data(), route_weight.data(), rows, used}; }
+  Routes misses(std::size_t rows, std::size_t used) { return {miss_expert.data(), route_weight.data(), rows, used}; }
 
  private:
   std::size_t logit_rows_ = 0;

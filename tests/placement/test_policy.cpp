@@ -313,16 +313,18 @@ TEST(Policy, RefusesContradictionsAtTheSecondKey) {
        "in "
        "line 3. Fix: remove it from one of the two"},
       {"memory:\n  slots: 0\nexperts:\n  pins:\n    - {layers: 0, experts: 1}\n",
-       "p.yaml:5:5: experts.pins: expected pins that fit the slots, found 1 pinned experts and room for 0 (line 2). "
+       "p.yaml:5:5: experts.pins: expected pins that fit the slots, found 1 pinned expert and room for 0 (line 2). "
        "Fix: pin fewer experts or allow more slots"},
       {"experts:\n  pins:\n    - {layers: 0-1, experts: 1-3}\nmemory:\n  slots: 5\n",
        "p.yaml:5:10: memory.slots: expected pins that fit the slots, found 6 pinned experts and room for 5 (line 3). "
        "Fix: pin fewer experts or allow more slots"},
       {"memory: {vram: 0}\nexperts:\n  floor_per_layer: 1\n",
-       "p.yaml:3:20: experts.floor_per_layer: expected a floor that fits the slots, found 1 experts a layer and room "
+       "p.yaml:3:20: experts.floor_per_layer: expected a floor that fits the slots, found a floor of 1 a layer and "
+       "room "
        "for 0 (line 1). Fix: lower the floor or allow more slots"},
       {"memory:\n  slots: 7\nexperts:\n  floor_per_layer: 8\n",
-       "p.yaml:4:20: experts.floor_per_layer: expected a floor that fits the slots, found 8 experts a layer and room "
+       "p.yaml:4:20: experts.floor_per_layer: expected a floor that fits the slots, found a floor of 8 a layer and "
+       "room "
        "for 7 (line 2). Fix: lower the floor or allow more slots"},
       {"memory:\n  vram: 2GiB\n  vram_reserve: 2GiB\n",
        "p.yaml:3:17: memory.vram_reserve: expected a reserve smaller than vram, found vram 2.00 GiB and reserve 2.00 "
