@@ -134,9 +134,9 @@ int run_command_line(int argc, char** argv) {
   add_run_command(app, factory, action);
   const OpsFactory reference_factory = [](const EngineOptions& options) { return make_float_ops(options.workers); };
   add_eval_command(app, factory, reference_factory, action);
-  add_plan_command(app, action);
   const std::function<MachineProbes()> probes = make_probes;
   add_doctor_command(app, probes, action);
+  add_plan_command(app, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {
