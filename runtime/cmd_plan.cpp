@@ -6,12 +6,12 @@
 #include <sstream>
 
 #include "placement/check.h"
-#include "placement/files.h"
 #include "placement/suggest.h"
 #include "placement/units.h"
 #include "runtime/output.h"
 #include "runtime/plan_model.h"
 #include "runtime/session_options.h"
+#include "runtime/system_facts.h"
 
 namespace tandem {
 namespace {
@@ -87,16 +87,11 @@ int run_plan(const Command& command) {
 }  // namespace
 
 Hardware known_hardware() {
+  const SystemFacts facts = read_system_facts(0);
   Hardware hardware;
   hardware.name = "this machine";
-  std::istringstream lines(read_file("/proc/meminfo", "list of the machine's memory"));
-  std::string key, unit;
-  std::int64_t value = 0;
-  while (lines >> key >> value) {
-    if (key == "MemTotal:") hardware.ram.total = value * kKiB;
-    if (key == "MemAvailable:") hardware.ram.available = value * kKiB;
-    std::getline(lines, unit);
-  }
+  hardware.ram.total = facts.ram_usable();
+  hardware.ram.available = facts.ram_available;
   return hardware;
 }
 
