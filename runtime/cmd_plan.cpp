@@ -11,6 +11,7 @@
 #include "runtime/output.h"
 #include "runtime/plan_model.h"
 #include "runtime/session_options.h"
+#include "runtime/system_facts.h"
 
 namespace tandem {
 namespace {
@@ -47,7 +48,7 @@ void apply_what_if(const std::string& text, PlanInput& input) {
       } else {
         if (!input.hardware.gpu) input.hardware.gpu.emplace();
         input.hardware.gpu->vram_total = input.hardware.gpu->vram_free = bytes;
-        input.card = true;
+        input.card = bytes > 0;
       }
     } else if (key == "ram") {
       input.policy.memory.ram.reset();
@@ -58,6 +59,7 @@ void apply_what_if(const std::string& text, PlanInput& input) {
     } else {
       input.policy.memory.slots = static_cast<int>(parse_count(value, where, kMaxSlots));
       input.plays_card = !input.card;
+      if (input.policy.memory.vram == 0) input.policy.memory.vram.reset();
     }
   }
   if (!any) fail_input("--what-if: expected vram=SIZE, ram=SIZE, context=N or slots=N, found nothing");
@@ -90,7 +92,7 @@ PlanReport make_plan_report(const PlanOptions& options) {
   const Model model = Model::open(options.model, options.mtp, policy.drafting.mtp ? MtpPolicy::kAuto : MtpPolicy::kOff);
   PlanReport report = plan_report(model, policy, choices, options.prefill_rows);
   const PlanInput& input = report.input;
-  if (!input.card && !input.plays_card && !choices.cpu && choices.hardware.empty()) {
+  if (!input.card && !input.plays_card && !choices.cpu && policy.memory.vram != 0 && choices.hardware.empty()) {
     report.plan.warnings.push_back(
         "no card is known here: planned for the CPU alone. --vram 24GiB plans for a card of that size, --hardware FILE "
         "for a described machine");

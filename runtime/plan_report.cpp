@@ -47,7 +47,7 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
   report.model = std::filesystem::path(model.gguf().name()).filename().string();
   report.hardware = input.hardware.name.empty() ? choices.hardware.filename().string() : input.hardware.name;
   // Without a described card, --vram is the size of one, and --ram that of the machine around it.
-  if (!choices.cpu && choices.hardware.empty() && choices.vram) {
+  if (!choices.cpu && choices.hardware.empty() && choices.vram.value_or(0) > 0) {
     input.hardware.gpu.emplace();
     input.hardware.gpu->vram_total = input.hardware.gpu->vram_free = *choices.vram;
     policy.memory.vram.reset();
@@ -58,9 +58,10 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
     }
     report.hardware += fmt::format(" with {} of RAM", format_bytes(input.hardware.ram.total));
   }
-  input.card = !choices.cpu && input.hardware.gpu.has_value();
+  const bool refused = policy.memory.vram == 0;  // by policy: no card at all
+  input.card = !choices.cpu && !refused && input.hardware.gpu.has_value();
   // A policy's VRAM is that of a card; only its slots, or the command line, ask the CPU to play one.
-  input.plays_card = !input.card && (choices.vram || policy.memory.slots);
+  input.plays_card = !input.card && !refused && (choices.vram || policy.memory.slots);
   if (!input.card && !choices.vram) policy.memory.vram.reset();
   if (input.plays_card) report.hardware += ", the CPU playing the card";
   report.plan = make_plan(input);

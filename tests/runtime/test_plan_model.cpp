@@ -175,6 +175,24 @@ TEST(PlanModel, StateOfThePolicy) {
   EXPECT_EQ(plan_state(policy, shape).context, 4096);
 }
 
+TEST(PlanReport, ShippedPoliciesOnShippedMachines) {
+  int pairs = 0;
+  for (const auto& policy : std::filesystem::directory_iterator(TANDEM_SOURCE_DIR "/configs/policies")) {
+    for (const auto& machine : std::filesystem::directory_iterator(TANDEM_SOURCE_DIR "/configs/hardware")) {
+      PlanOptions options;
+      options.model = kNano;
+      options.policy = policy.path();
+      options.hardware = machine.path();
+      options.context = 2048;
+      const PlanReport report = make_plan_report(options);
+      EXPECT_TRUE(report.plan.fits()) << policy.path() << " " << machine.path() << " " << report.plan.shortfall;
+      EXPECT_FALSE(report.plan.rounds.empty());
+      ++pairs;
+    }
+  }
+  EXPECT_GE(pairs, 2);
+}
+
 // ---- the report
 
 constexpr std::string_view kMachine = R"(name: test machine
@@ -292,7 +310,7 @@ TEST(PlanReport, NanoWithACensusExplained) {
   save_census(census, dir / "c.census.csv");
   tandem::write_file(dir / "p.yaml",
                      "name: trial\nobjective: hit_rate\ncensus: [{file: c.census.csv}]\n"
-                     "pins: [{layer: 4, experts: 0}]\n");
+                     "experts: {pins: [{layers: 4, experts: 0}]}\n");
   PlanOptions options;
   options.model = kNano;
   options.placement.policy = dir / "p.yaml";
