@@ -127,7 +127,7 @@ CostModel::CostModel(const PlanInput& input)
   }
   const Hardware::Gpu& gpu = *hardware.gpu;
   main_rate_ = gpu.copy_gbps * kGiga * gpu.efficiency;
-  logits_rate_ = gpu.pcie_from_card_gbps * kGiga;
+  logits_rate_ = (gpu.pcie_from_card_gbps > 0 ? gpu.pcie_from_card_gbps : gpu.pcie_to_card_gbps) * kGiga;
   handoff_ = gpu.handoff_us * kMicro;
   node_ = gpu.kernel_us * kMicro;
 }

@@ -344,6 +344,7 @@ class Planner {
     const NgramPlace place = input_.policy.ngram_place;
     table_in_ram_ =
         place == NgramPlace::kRam || (place == NgramPlace::kAuto && on_disk_ == 0 && off_card + table <= room);
+    plan_.ngram_in_ram = table_in_ram_;
   }
 
   // Moves the experts that are used least per byte from RAM to disk until `bytes` are free. Returns the bytes moved.
@@ -442,10 +443,14 @@ class Planner {
   bool table_in_ram_ = false;
 };
 
-Plan::Outlook outlook(const PlanInput& input, std::int64_t more_vram, std::int64_t more_ram) {
+// The plan with more memory, when that is better.
+std::optional<Plan::Outlook> outlook(const PlanInput& input, const Plan& now, std::int64_t more_vram,
+                                     std::int64_t more_ram) {
   const Plan plan = Planner(input, more_vram, more_ram).run();
-  const RoundTime* best = plan.best_round();
-  return {plan.hit_rate, plan.disk_per_row, best == nullptr ? 0.0 : best->tokens_per_second()};
+  const auto speed = [](const Plan& of) { return of.rounds.empty() ? 0.0 : of.best_round()->tokens_per_second(); };
+  const bool better = plan.hit_rate > now.hit_rate || plan.disk_per_row < now.disk_per_row || speed(plan) > speed(now);
+  if (!better) return std::nullopt;
+  return Plan::Outlook{plan.hit_rate, plan.disk_per_row, speed(plan)};
 }
 
 }  // namespace
@@ -470,8 +475,8 @@ Plan make_plan(const PlanInput& input) {
   Plan plan = planner.run();
   if (!plan.fits()) return plan;
   const bool all_on_card = plan.slots == static_cast<int>(plan.placement.place.size());
-  if (input.card && !all_on_card) plan.more_vram = outlook(input, kGiB, 0);
-  if (plan.placement.count(Place::kDisk) > 0) plan.more_ram = outlook(input, 0, kGiB);
+  if (input.card && !all_on_card) plan.more_vram = outlook(input, plan, kGiB, 0);
+  if (plan.placement.count(Place::kDisk) > 0) plan.more_ram = outlook(input, plan, 0, kGiB);
   return plan;
 }
 

@@ -65,8 +65,13 @@ TileIsa cpu_isa(const EngineOptions& options) {
   return *isa;
 }
 
+std::unique_ptr<Ops> make_cpu_machine(const EngineOptions& options) {
+  return make_cpu_ops(
+      {.workers = options.workers, .isa = cpu_isa(options), .pin = options.pin, .cores = options.cores});
+}
+
 std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
-  if (options.device == "cpu") return make_cpu_ops(options.workers, cpu_isa(options));
+  if (options.device == "cpu") return make_cpu_machine(options);
   std::string why_not;
   if (options.device == "auto") {
     if (auto gpu = make_gpu_ops(0, &why_not)) return gpu;
@@ -74,7 +79,7 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
     if (std::filesystem::exists("/proc/driver/nvidia/version", ignored)) {
       write_stderr(fmt::format("tandem: note: there is an NVIDIA card, but {}; running on the CPU\n", why_not));
     }
-    return make_cpu_ops(options.workers, cpu_isa(options));
+    return make_cpu_machine(options);
   }
   const int device = cuda_device(options.device);
   if (device < 0) fail_input("--device: expected auto, cpu or cuda:N, found \"{}\"", options.device);

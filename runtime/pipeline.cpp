@@ -17,7 +17,7 @@ Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, cons
       loaded(ops_.load(model_, options)),
       output_hc(make_hc_params(model_.output_hc)) {
   for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(layer));
-  if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table);
+  if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table, options.ngram_in_ram);
   ws = std::make_unique<Workspace>(model.shape, max_rows, static_cast<std::size_t>(model.shape.max_positions));
 }
 

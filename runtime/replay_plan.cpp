@@ -1,26 +1,14 @@
 #include "runtime/replay_plan.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "placement/check.h"
 #include "placement/units.h"
 #include "runtime/cmd_plan.h"
+#include "runtime/plan_report.h"
 
 namespace tandem {
 namespace {
-
-std::vector<bool> movable_experts(const Policy& policy, int banks, int experts) {
-  std::vector<bool> movable(static_cast<std::size_t>(banks) * static_cast<std::size_t>(experts), true);
-  for (const auto* ranges : {&policy.pins, &policy.bans}) {
-    for (const ExpertRange& range : *ranges) {
-      for (int b = range.first_layer; b <= std::min(range.last_layer, banks - 1); ++b)
-        for (int e = range.first_expert; e <= std::min(range.last_expert, experts - 1); ++e)
-          movable[static_cast<std::size_t>(b * experts + e)] = false;
-    }
-  }
-  return movable;
-}
 
 // A plan that leaves the draft block out has a bank less than the trace: its experts stay in RAM.
 void add_draft_bank(ReplayCase& replay, const TraceHeader& header) {
@@ -38,9 +26,7 @@ PlannedCase planned_case(const PlanOptions& options, const std::string& name, co
   const Policy& policy = result.input->policy;
   result.replay.name = name;
   result.shortfall = report.plan.shortfall;
-  const Policy::Adapt& adapt = policy.adapt;
-  result.replay.settings = {adapt.mode, adapt.swaps_per_round, adapt.half_life_rows, adapt.margin,
-                            policy.floor_per_layer};
+  result.replay.settings = adapt_settings(policy);
   result.replay.start = std::move(report.plan.placement);
   result.replay.expert_bytes = result.input->model.expert_bytes;
   result.replay.movable = movable_experts(policy, result.replay.start.banks, result.replay.start.experts);
@@ -62,12 +48,12 @@ std::vector<PlannedCase> planned_cases(const ReplayPlanOptions& options, const T
   for (const std::string& policy : policies) {
     PlanOptions plan;
     plan.model = options.model;
-    plan.hardware = options.hardware;
-    plan.policy = policy;
+    plan.placement.hardware = options.hardware;
+    plan.placement.policy = policy;
     const std::string name = policy.empty() ? "default" : std::filesystem::path(policy).stem().string();
     if (options.vram.empty()) cases.push_back(planned_case(plan, name, header));
     for (const std::int64_t vram : options.vram) {
-      plan.vram = vram;
+      plan.placement.vram = vram;
       cases.push_back(planned_case(plan, name + " " + format_bytes(vram), header));
     }
   }

@@ -90,7 +90,10 @@ std::size_t Workspace::bytes() const {
         &rope_cos, &rope_sin, &block_cos, &block_sin, &router,  &expert_y,    &shared,  &shared_logit, &ngram,
         &logits,   &concat})
     total += buffer->bytes();
-  return total + (positions.size() + position_count.size() + route_expert.size() + quant_s_.size()) * 4 +
+  return total +
+         (positions.size() + position_count.size() + route_expert.size() + hit_expert.size() + miss_expert.size() +
+          quant_s_.size()) *
+             4 +
          (route_weight.size() + quant_d_.size()) * sizeof(float) + quant_q_.size();
 }
 
@@ -106,7 +109,7 @@ std::int64_t workspace_bytes(const ModelShape& s, std::int64_t rows, std::int64_
   row += (ple ? s.ple_width() : 0) + (mtp ? fused : 0);
   const std::int64_t once = s.indexer_ratio * s.indexer_dim + s.indexer_dim + 2 * (s.rope_dims / 2);
   const std::int64_t listed = std::min<std::int64_t>(context, s.indexer_budget + s.indexer_ratio) + 1;
-  const std::int64_t routes = 2 * s.experts_used;
+  const std::int64_t routes = 4 * s.experts_used;  // experts, hits, misses, weights
   const std::int64_t widest = rows * std::max({s.wide(), s.gdn_value_width(), heads, s.ple_width(), fused, s.hc_rank});
   const std::int64_t quantised = widest + (widest / 32 + 1) * 4 + (widest / 16 + 1) * 4;
   return (rows * (row + listed + routes) + once + logit_rows * s.vocab) * 4 + quantised;

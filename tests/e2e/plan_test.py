@@ -60,6 +60,9 @@ class PlanTest(unittest.TestCase):
         size = {item["what"]: item["bytes"] for item in figures("--device", "cpu")["items"]}
         less = {item["what"]: item["bytes"] for item in figures("--device", "cpu", "--prefill-chunk", "16")["items"]}
         self.assertLess(less["work memory"] * 20, size["work memory"])
+        self.assertEqual(figures("--hardware", self.machine, "--vram", "0")["card"], "none")
+        self.assertEqual(figures("--vram", "0")["warnings"], [])
+        self.assertEqual(figures("--hardware", self.machine)["card"], "gpu")
         played = figures("--device", "cpu", "--vram", "1MiB")
         self.assertLessEqual(played["vram"]["used"], 2**20)
         self.assertGreater(played["slots"], 10)

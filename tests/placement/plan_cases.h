@@ -1,7 +1,11 @@
 // Inputs of the planner for tests: the real shape on the reference machine, and small random ones.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <random>
 
 #include "placement/plan.h"
@@ -109,6 +113,75 @@ inline PlanInput small_input(Random& random, bool equal_sizes, int max_experts =
       input.model.dense_packed + 3 * kMiB + static_cast<std::int64_t>(uniform(random, 0, 1) * static_cast<double>(all));
   input.shares = power_shares(banks, shape.experts, shape.experts_used, uniform(random, 0, 2), random());
   return input;
+}
+
+// ---- what plans are asked
+
+inline bool in_ranges(const std::vector<ExpertRange>& ranges, int bank, int expert) {
+  for (const ExpertRange& r : ranges)
+    if (bank >= r.first_layer && bank <= r.last_layer && expert >= r.first_expert && expert <= r.last_expert)
+      return true;
+  return false;
+}
+
+inline std::int64_t bytes_at(const PlanInput& input, const ExpertPlacement& placement, Place where) {
+  std::int64_t bytes = 0;
+  for (int b = 0; b < placement.banks; ++b)
+    for (int e = 0; e < placement.experts; ++e)
+      if (placement.at(b, e) == where) bytes += input.model.expert_bytes[static_cast<std::size_t>(b)];
+  return bytes;
+}
+
+inline std::int64_t item_bytes(const Plan& plan, Memory memory, std::string_view what = {}) {
+  std::int64_t bytes = 0;
+  for (const PlanItem& item : plan.items)
+    if (item.memory == memory && (what.empty() || item.what == what)) bytes += item.bytes;
+  return bytes;
+}
+
+// What every plan must satisfy.
+inline void check_plan(const PlanInput& input, const Plan& plan) {
+  const ExpertPlacement& placement = plan.placement;
+  const int banks = static_cast<int>(input.model.expert_bytes.size()), experts = input.model.shape.experts;
+  ASSERT_EQ(placement.place.size(), static_cast<std::size_t>(banks * experts));
+  ASSERT_EQ(placement.count(Place::kCard) + placement.count(Place::kRam) + placement.count(Place::kDisk),
+            banks * experts);
+  EXPECT_EQ(placement.count(Place::kCard), plan.slots);
+  EXPECT_EQ(std::accumulate(plan.slots_by_bank.begin(), plan.slots_by_bank.end(), 0), plan.slots);
+  // Every byte is in the list, and the list is what the sums say.
+  EXPECT_EQ(item_bytes(plan, Memory::kVram, "expert slots"), bytes_at(input, placement, Place::kCard));
+  EXPECT_EQ(item_bytes(plan, Memory::kVram), plan.vram_used + plan.vram_reserve);
+  EXPECT_EQ(item_bytes(plan, Memory::kRam), plan.ram_used + plan.ram_reserve);
+  std::int64_t table = 0;
+  for (const Memory memory : {Memory::kVram, Memory::kRam, Memory::kDisk})
+    table += item_bytes(plan, memory, "n-gram table");
+  EXPECT_EQ(table, input.model.weights.ngram_table);
+  EXPECT_GE(plan.hit_rate, 0.0);
+  EXPECT_LE(plan.hit_rate, 1.0);
+  if (!plan.fits()) {
+    EXPECT_NE(plan.shortfall.find("short. Fix: "), std::string::npos) << plan.shortfall;
+    return;
+  }
+  EXPECT_EQ(item_bytes(plan, Memory::kRam, "expert arena"), bytes_at(input, placement, Place::kRam));
+  EXPECT_EQ(item_bytes(plan, Memory::kDisk, "experts"), bytes_at(input, placement, Place::kDisk));
+  EXPECT_LE(plan.vram_used, plan.vram_budget);
+  EXPECT_LE(plan.ram_used, plan.ram_budget);
+  EXPECT_FALSE(plan.limit.empty());
+  EXPECT_LE(plan.slots, input.policy.memory.slots.value_or(banks * experts));
+  const bool slots = input.card || input.plays_card;
+  for (int b = 0; b < banks; ++b) {
+    int on_card = 0, allowed = 0;
+    for (int e = 0; e < experts; ++e) {
+      const bool card = placement.at(b, e) == Place::kCard;
+      const bool pin = in_ranges(input.policy.pins, b, e), ban = in_ranges(input.policy.bans, b, e);
+      on_card += card ? 1 : 0;
+      allowed += pin || !ban ? 1 : 0;
+      EXPECT_TRUE(card || !pin || !slots) << b << " " << e;
+      EXPECT_FALSE(card && ban && !pin) << b << " " << e;
+    }
+    EXPECT_TRUE(!slots || on_card >= std::min(allowed, input.policy.floor_per_layer)) << b;
+    EXPECT_EQ(on_card, plan.slots_by_bank[static_cast<std::size_t>(b)]);
+  }
 }
 
 }  // namespace tandem::testing
