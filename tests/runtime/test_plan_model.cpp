@@ -181,9 +181,9 @@ TEST(PlanReport, ShippedPoliciesOnShippedMachines) {
     for (const auto& machine : std::filesystem::directory_iterator(TANDEM_SOURCE_DIR "/configs/hardware")) {
       PlanOptions options;
       options.model = kNano;
-      options.policy = policy.path();
-      options.hardware = machine.path();
-      options.context = 2048;
+      options.placement.policy = policy.path();
+      options.placement.hardware = machine.path();
+      options.placement.context = 2048;
       const PlanReport report = make_plan_report(options);
       EXPECT_TRUE(report.plan.fits()) << policy.path() << " " << machine.path() << " " << report.plan.shortfall;
       EXPECT_FALSE(report.plan.rounds.empty());
