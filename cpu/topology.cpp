@@ -94,8 +94,6 @@ Topology gather(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
     if (home == nullptr) home = pu;  // a system that names no cores
     Core& core = cores[home];
     core.processors.push_back(static_cast<int>(pu->os_index));
-    if (core.processors.size() > 1) continue;
-
     core.performance = is_performance(kinds, static_cast<int>(pu->os_index));
     hwloc_obj_t group = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_L3CACHE, pu);
     const bool cached = group != nullptr;
@@ -110,10 +108,7 @@ Topology gather(hwloc_topology_t topology, hwloc_const_bitmap_t allowed) {
     core.numa_node = std::max(0, node);
     nodes.insert(core.numa_node);
   }
-  for (auto& [object, core] : cores) {
-    std::sort(core.processors.begin(), core.processors.end());
-    result.cores.push_back(std::move(core));
-  }
+  for (auto& [object, core] : cores) result.cores.push_back(std::move(core));  // hwloc orders threads by number
   std::sort(result.cores.begin(), result.cores.end(),
             [](const Core& a, const Core& b) { return a.processors.front() < b.processors.front(); });
   result.numa_nodes = static_cast<int>(nodes.size());

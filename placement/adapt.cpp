@@ -140,8 +140,8 @@ bool Adapter::may_replace(Index in, Index out) const {
 
 void Adapter::decide(Index in, Index out) {
   pending_.push_back({static_cast<int>(bank_of(in)), in % experts_, static_cast<int>(bank_of(out)), out % experts_});
-  coldest_[bank_of(out)].remove(out);
-  if (settings_.mode == AdaptMode::kSwaps) hottest_[bank_of(in)].remove(in);
+  coldest_[bank_of(out)].pop();
+  if (settings_.mode == AdaptMode::kSwaps) hottest_[bank_of(in)].pop();
   ++on_card_[bank_of(in)];
   --on_card_[bank_of(out)];
   ++counts_.swaps;

@@ -84,7 +84,7 @@ class Adapter {
   void update_keys();
   Index victim_for(Index newcomer) const;  // the coldest that may leave for it, or -1
   bool may_replace(Index in, Index out) const;
-  void decide(Index in, Index out);
+  void decide(Index in, Index out);  // both are the tops of their heaps
   void admit_misses();
   void choose_swaps();
 

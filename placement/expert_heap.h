@@ -27,16 +27,13 @@ class ExpertHeap {
     place(heap_.size() - 1, expert);
     rise(heap_.size() - 1);
   }
-  // REQUIRES that the expert is in this heap.
-  void remove(std::int32_t expert) {
-    const std::size_t at = position(expert);
-    position(expert, -1);
+  void pop() {
+    position(heap_.front(), -1);
     const std::int32_t last = heap_.back();
     heap_.pop_back();
-    if (at == heap_.size()) return;
-    place(at, last);
-    rise(at);
-    sink(position(last));
+    if (heap_.empty()) return;
+    place(0, last);
+    sink(0);
   }
   // The key of this expert has changed.
   void update(std::int32_t expert) {

@@ -91,6 +91,7 @@ struct Plan {
   double disk_per_row = 0;         // of them, on disk
   std::vector<RoundTime> rounds;   // rows 1 .. 5 (drafts 0 .. 4), 1 only without a draft block; empty: not known
   std::string unknown;             // what is missing to predict times
+  bool ngram_in_ram = false;       // the n-gram table is read ahead into RAM
   int rows = 1;                    // of the round that the objective was taken of
   int workers = 0;                 // of the crew
   std::string limit;               // what limits, in words

@@ -344,6 +344,7 @@ class Planner {
     const NgramPlace place = input_.policy.ngram_place;
     table_in_ram_ =
         place == NgramPlace::kRam || (place == NgramPlace::kAuto && on_disk_ == 0 && off_card + table <= room);
+    plan_.ngram_in_ram = table_in_ram_;
   }
 
   // Moves the experts that are used least per byte from RAM to disk until `bytes` are free. Returns the bytes moved.

@@ -86,54 +86,13 @@ int run_plan(const Command& command) {
 
 }  // namespace
 
-Hardware known_hardware() {
-  const SystemFacts facts = read_system_facts(0);
-  Hardware hardware;
-  hardware.name = "this machine";
-  hardware.ram.total = facts.ram_usable();
-  hardware.ram.available = facts.ram_available;
-  return hardware;
-}
-
 PlanReport make_plan_report(const PlanOptions& options) {
-  PlanReport report;
-  PlanInput& input = report.input;
-  if (!options.policy.empty()) input.policy = load_policy(options.policy);
-  Policy& policy = input.policy;
-  if (options.vram) policy.memory.vram = options.vram;
-  if (options.ram) policy.memory.ram = options.ram;
-  if (options.slots) policy.memory.slots = options.slots;
-  if (options.context) policy.context = options.context;
-  if (options.kv) policy.kv = *options.kv;
-  if (!options.use_mtp) policy.drafting.mtp = false;
-
+  const PlacementChoices& choices = options.placement;
+  const Policy policy = resolve_policy(choices);
   const Model model = Model::open(options.model, options.mtp, policy.drafting.mtp ? MtpPolicy::kAuto : MtpPolicy::kOff);
-  input.model = plan_model(model, options.prefill_rows);
-  input.state = plan_state(policy, model.shape);
-  input.shares = plan_shares(policy, model);
-  check_policy_against(policy, input.shares.banks, input.shares.experts);
-
-  input.hardware = options.hardware.empty() ? known_hardware() : load_hardware(options.hardware);
-  report.model = options.model.filename().string();
-  report.hardware = input.hardware.name.empty() ? options.hardware.filename().string() : input.hardware.name;
-  // Without a described card, --vram is the size of one, and --ram that of the machine around it.
-  if (!options.cpu && options.hardware.empty() && options.vram.value_or(0) > 0) {
-    input.hardware.gpu.emplace();
-    input.hardware.gpu->vram_total = input.hardware.gpu->vram_free = *options.vram;
-    policy.memory.vram.reset();
-    report.hardware = fmt::format("a card of {}", format_bytes(*options.vram));
-    if (options.ram) {
-      input.hardware.ram.total = input.hardware.ram.available = *options.ram;
-      policy.memory.ram.reset();
-    }
-    report.hardware += fmt::format(" with {} of RAM", format_bytes(input.hardware.ram.total));
-  }
-  const bool refused = policy.memory.vram == 0;  // by policy: no card at all
-  input.card = !options.cpu && !refused && input.hardware.gpu.has_value();
-  input.plays_card = !input.card && !refused && (policy.memory.vram || policy.memory.slots);
-  if (input.plays_card) report.hardware += ", the CPU playing the card";
-  report.plan = make_plan(input);
-  if (!input.card && !input.plays_card && !options.cpu && !refused && options.hardware.empty()) {
+  PlanReport report = plan_report(model, policy, choices, options.prefill_rows);
+  const PlanInput& input = report.input;
+  if (!input.card && !input.plays_card && !choices.cpu && policy.memory.vram != 0 && choices.hardware.empty()) {
     report.plan.warnings.push_back(
         "no card is known here: planned for the CPU alone. --vram 24GiB plans for a card of that size, --hardware FILE "
         "for a described machine");
@@ -150,11 +109,6 @@ void add_plan_command(CLI::App& app, std::function<int()>& action) {
   auto command = std::make_shared<Command>();
   PlanOptions& options = command->options;
   CLI::App* plan = app.add_subcommand("plan", "Show where every byte would live and how fast it would run");
-  const auto size = [plan](const std::string& name, std::optional<std::int64_t>& target, const std::string& help) {
-    plan->add_option_function<std::string>(
-            name, [&target, name](const std::string& text) { target = parse_bytes_or_fail(text, name); }, help)
-        ->type_name("SIZE");
-  };
   const auto count = [plan](const std::string& name, const std::function<void(std::int64_t)>& set,
                             const std::string& help) {
     plan->add_option_function<std::string>(
@@ -166,20 +120,15 @@ void add_plan_command(CLI::App& app, std::function<int()>& action) {
       ->type_name("");
   plan->add_option("--mtp", options.mtp, "separate GGUF file with the draft head")->type_name("FILE");
   plan->add_flag_callback(
-      "--no-mtp", [&options] { options.use_mtp = false; }, "leave the draft head out");
-  plan->add_option("--policy", options.policy, "placement policy (YAML)")->type_name("FILE");
-  plan->add_option("--hardware", options.hardware, "description of the machine (YAML); default: this machine's RAM")
-      ->type_name("FILE");
+      "--no-mtp", [&options] { options.placement.use_mtp = false; }, "leave the draft head out");
+  PlacementChoices& choices = options.placement;
+  add_placement_flags(*plan, choices);
   add_words(*plan, "--device", {"auto", "cpu"}, "cpu: without a card; with --vram or --slots the CPU plays one", "NAME",
-            [&options](std::size_t choice) { options.cpu = choice == 1; });
-  size("--vram", options.vram, "VRAM that Tandem may use; without --hardware, the size of the card to plan for");
-  size("--ram", options.ram, "RAM that Tandem may use; beside such a card, the size of the machine's");
+            [&choices](std::size_t choice) { choices.cpu = choice == 1; });
   count(
-      "--slots", [&options](std::int64_t n) { options.slots = static_cast<int>(n); }, "experts on the card, at most");
-  count(
-      "--context", [&options](std::int64_t n) { options.context = n; }, "positions of the conversation");
+      "--context", [&choices](std::int64_t n) { choices.context = n; }, "positions of the conversation");
   add_words(*plan, "--kv", {"f16", "f32"}, "f16 or f32: how keys and values are kept", "TYPE",
-            [&options](std::size_t choice) { options.kv = choice == 0 ? KvFormat::kF16 : KvFormat::kF32; });
+            [&choices](std::size_t choice) { choices.kv = choice == 0 ? KvFormat::kF16 : KvFormat::kF32; });
   count(
       "--prefill-chunk", [&options](std::int64_t n) { options.prefill_rows = n; }, "prompt tokens per pass");
   plan->add_flag("--json", command->json, "everything as one JSON object");

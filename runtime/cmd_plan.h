@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/plan_text.h"
+#include "runtime/plan_report.h"
 
 namespace CLI {
 class App;
@@ -17,18 +17,11 @@ class App;
 namespace tandem {
 
 struct PlanOptions {
-  std::filesystem::path model, mtp, policy, hardware;
-  bool use_mtp = true;
-  bool cpu = false;  // --device cpu: no card; with --vram or --slots the CPU plays one
-  std::optional<std::int64_t> vram, ram, context;
-  std::optional<int> slots;
-  std::optional<KvFormat> kv;
+  std::filesystem::path model, mtp;
+  PlacementChoices placement;
   std::int64_t prefill_rows = 512;
   std::vector<std::string> what_ifs;  // "vram=16GiB,ram=32GiB"
 };
-
-// What is known about this machine without measuring: its RAM.
-Hardware known_hardware();
 
 // Opens headers, policy, census and hardware files, and plans. Throws InputError for everything that is wrong with
 // them.

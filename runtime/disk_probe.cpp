@@ -56,8 +56,6 @@ std::string filesystem_name(const struct statfs& info) {
 class ProbeFile {
  public:
   explicit ProbeFile(const std::filesystem::path& folder) {
-    fd_ = ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd_ >= 0) return;
     std::string name = (folder / ".tandem-doctor-XXXXXX").string();
     fd_ = ::mkostemp(name.data(), O_CLOEXEC);
     if (fd_ < 0)

@@ -25,6 +25,7 @@ void moe(const Pass& pass, const MoeWeights& weights) {
         "router, layer {}: expected finite values, found NaN at position {}. Fix: the weights are damaged or not "
         "those of this architecture; run `tandem inspect --check`",
         pass.layer, pass.position + static_cast<std::size_t>(bad));
+  pass.tell(routes);
   const Rows y = ws.expert_y.rows(w * used);
   const Routes hits = ws.hits(w, used), misses = ws.misses(w, used);
   ExpertStore::Split split{.hits = true, .misses = false};

@@ -104,6 +104,7 @@ struct LoadOptions {
   std::vector<bool> movable;  // [banks * experts]; empty: all
   bool lock_memory = false;   // keep the experts in RAM locked
   bool huge_pages = true;
+  bool ngram_in_ram = false;  // read the n-gram table ahead; else row by row, when it is needed
   LoadProgress progress;
 };
 

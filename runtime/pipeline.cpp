@@ -17,7 +17,7 @@ Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, cons
       loaded(ops_.load(model_, options)),
       output_hc(make_hc_params(model_.output_hc)) {
   for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(layer));
-  if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table);
+  if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table, options.ngram_in_ram);
   ws = std::make_unique<Workspace>(model.shape, max_rows, static_cast<std::size_t>(model.shape.max_positions));
 }
 
@@ -63,6 +63,9 @@ ExpertStore* Pipeline::experts() const {
 void Pipeline::set_tap(StageTap tap) {
   impl_->tap = std::move(tap);
 }
+void Pipeline::set_route_observer(RouteObserver* observer) {
+  impl_->route_observer = observer;
+}
 
 PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits) {
   Impl& impl = *impl_;
@@ -75,7 +78,8 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
 
   const std::size_t position = state.position();
   const RopeView rope = fill_rope(shape, position, 1, ws.rope_cos.rows(w), ws.rope_sin.rows(w));
-  Pass pass{impl.ops, ws, shape, state, impl.tap, position, w, mode, rope, -1, impl.loaded.experts.get()};
+  Pass pass{impl.ops,           ws, shape, state, impl.tap, position, w, mode, rope, -1, impl.loaded.experts.get(),
+            impl.route_observer};
   impl.embed(impl.model.token_embd, tokens, ws.block.rows(w));
   impl.ops.tile_streams(ws.block.rows(w), shape.streams, ws.x.rows(w));
   if (impl.ngrams) {
@@ -88,6 +92,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
               shape.is_gdn[i] ? nullptr : &state.attention[i], true);
   }
   pass.layer = -1;
+  if (impl.route_observer != nullptr) impl.route_observer->end_pass();
   if (pass.experts != nullptr) pass.experts->end_round(mode == PassMode::kWindow || w == 1, w);
   if (mode == PassMode::kWindow)
     state.append_window(tokens);

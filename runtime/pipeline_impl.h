@@ -22,6 +22,7 @@ struct Pipeline::Impl {
   std::optional<NgramTable> ngrams;
   std::unique_ptr<Workspace> ws;
   StageTap tap;
+  RouteObserver* route_observer = nullptr;
 
   // Token embedding rows of `table` to out [tokens, d].
   void embed(const WeightView& table, std::span<const TokenId> tokens, Rows out) const;

@@ -6,9 +6,25 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <map>
+#include <new>
 #include <optional>
 #include <random>
+
+// Every allocation of this program is counted, for the test that a round makes none.
+static std::size_t allocations = 0;
+[[gnu::noinline]] void* operator new(std::size_t bytes) {
+  ++allocations;
+  if (void* memory = std::malloc(bytes == 0 ? 1 : bytes)) return memory;
+  throw std::bad_alloc();
+}
+[[gnu::noinline]] void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+[[gnu::noinline]] void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
 
 namespace tandem {
 namespace {
@@ -396,6 +412,29 @@ TEST(Adapt, LargerExpertsFirst) {
   adapter.observe(1, std::vector<std::int32_t>(4, 2), 6);
   EXPECT_EQ(adapter.end_round(), (std::vector<Swap>{{1, 2, 1, 0}}));
   EXPECT_EQ(adapter.counts().swap_bytes, 300U);
+}
+
+// The full model's shape, all modes: a round allocates nothing, from the first one on.
+TEST(Adapt, ARoundAllocatesNothing) {
+  for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps}) {
+    Rig rig = make_setup(mode, 49, 512, {});
+    for (std::size_t i = 0; i < rig.start.place.size(); i += 3) rig.start.place[i] = Place::kCard;
+    Adapter adapter = make_adapter(rig);
+    std::mt19937 random(1);
+    std::vector<std::int32_t> ids(40);
+    const std::size_t before = allocations;
+    for (int round = 0; round < 100; ++round) {
+      for (int b = 0; b < 49; ++b) {
+        for (auto& id : ids)
+          id = static_cast<std::int32_t>((random() % 64 * (random() % 8) + static_cast<unsigned>(round / 50) * 50) %
+                                         512);
+        adapter.observe(b, ids, 4);
+      }
+      adapter.end_round();
+    }
+    EXPECT_EQ(allocations, before);
+    EXPECT_EQ(adapter.counts().swaps > 0, mode != AdaptMode::kOff);
+  }
 }
 
 }  // namespace

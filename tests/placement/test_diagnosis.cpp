@@ -104,6 +104,7 @@ TEST(Diagnosis, SpeedOfMemory) {
   EXPECT_EQ(ids(reads({{4, 44}, {8, 50}})), "");
   // All performance cores are compared, not what efficiency cores add.
   EXPECT_EQ(ids(reads({{8, 50}, {16, 30}})), "");
+  EXPECT_EQ(ids(reads({{8, 40}, {16, 60}})), "");
 }
 
 TEST(Diagnosis, Processor) {

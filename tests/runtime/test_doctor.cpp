@@ -280,6 +280,8 @@ TEST(DoctorReport, LongTextIsWrapped) {
     joined += line.substr(std::min(line.size(), line.find_first_not_of(' '))) + " ";
   }
   EXPECT_NE(joined.find("cure: " + words), std::string::npos) << joined;
+  r.disk.folder = "/" + std::string(120, 'm');  // a word longer than a line stays beside its head
+  EXPECT_NE(doctor_text(r).find("\n  disk        " + r.disk.folder + "\n              (ext4): "), std::string::npos);
 }
 
 TEST(DoctorReport, Json) {

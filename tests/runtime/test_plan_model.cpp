@@ -232,8 +232,8 @@ TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   TempDir dir;
   PlanOptions options;
   options.model = real_size_file(dir);
-  options.hardware = dir / "machine.yaml";
-  tandem::write_file(options.hardware, kMachine);
+  options.placement.hardware = dir / "machine.yaml";
+  tandem::write_file(options.placement.hardware, kMachine);
   options.what_ifs = {"vram=16GiB,ram=32GiB", "slots=100", "vram=2GiB"};
   const long before = faults();
   const PlanReport report = make_plan_report(options);
@@ -313,9 +313,9 @@ TEST(PlanReport, NanoWithACensusExplained) {
                      "experts: {pins: [{layers: 4, experts: 0}]}\n");
   PlanOptions options;
   options.model = kNano;
-  options.policy = dir / "p.yaml";
-  options.cpu = true;
-  options.slots = 45;
+  options.placement.policy = dir / "p.yaml";
+  options.placement.cpu = true;
+  options.placement.slots = 45;
   const PlanReport report = make_plan_report(options);
   EXPECT_TRUE(report.input.plays_card);
   EXPECT_EQ(report.plan.slots, 45);
@@ -388,8 +388,8 @@ TEST(PlanReport, ThisMachinesRam) {
   EXPECT_FALSE(hardware.gpu.has_value());
   PlanOptions options;
   options.model = kNano;
-  options.vram = 24 * kGiB;
-  options.ram = 640 * kGiB;  // more than any machine that runs this
+  options.placement.vram = 24 * kGiB;
+  options.placement.ram = 640 * kGiB;  // more than any machine that runs this
   const PlanReport report = make_plan_report(options);
   EXPECT_TRUE(report.input.card);
   EXPECT_EQ(report.hardware, "a card of 24.0 GiB with 640 GiB of RAM");
