@@ -181,9 +181,9 @@ TEST(PlanReport, ShippedPoliciesOnShippedMachines) {
     for (const auto& machine : std::filesystem::directory_iterator(TANDEM_SOURCE_DIR "/configs/hardware")) {
       PlanOptions options;
       options.model = kNano;
-      options.policy = policy.path();
-      options.hardware = machine.path();
-      options.context = 2048;
+      options.placement.policy = policy.path();
+      options.placement.hardware = machine.path();
+      options.placement.context = 2048;
       const PlanReport report = make_plan_report(options);
       EXPECT_TRUE(report.plan.fits()) << policy.path() << " " << machine.path() << " " << report.plan.shortfall;
       EXPECT_FALSE(report.plan.rounds.empty());
@@ -364,10 +364,10 @@ TEST(PlanReport, WhatIfReplacesLimits) {
   TempDir dir;
   PlanOptions options;
   options.model = kNano;
-  options.hardware = dir / "machine.yaml";
-  tandem::write_file(options.hardware, kMachine);
-  options.vram = 12 * kGiB;
-  options.ram = 10 * kGiB;
+  options.placement.hardware = dir / "machine.yaml";
+  tandem::write_file(options.placement.hardware, kMachine);
+  options.placement.vram = 12 * kGiB;
+  options.placement.ram = 10 * kGiB;
   options.what_ifs = {"vram=16GiB", "ram=32GiB", "context=77"};
   const PlanReport report = make_plan_report(options);
   EXPECT_EQ(report.plan.vram_budget, 12 * kGiB - 512 * kMiB);
