@@ -359,6 +359,26 @@ TEST(PlanReport, WhatIfRefusals) {
   expect_parts(what_if_refusal("context=999999"), {"context: expected 1 to 4096 (the trained context), found 999999"});
 }
 
+// A what-if is another machine: limits that were given for this one do not hold there.
+TEST(PlanReport, WhatIfReplacesLimits) {
+  TempDir dir;
+  PlanOptions options;
+  options.model = kNano;
+  options.placement.hardware = dir / "machine.yaml";
+  tandem::write_file(options.placement.hardware, kMachine);
+  options.placement.vram = 12 * kGiB;
+  options.placement.ram = 10 * kGiB;
+  options.what_ifs = {"vram=16GiB", "ram=32GiB", "context=77"};
+  const PlanReport report = make_plan_report(options);
+  EXPECT_EQ(report.plan.vram_budget, 12 * kGiB - 512 * kMiB);
+  EXPECT_EQ(report.plan.ram_budget, 10 * kGiB);
+  EXPECT_EQ(report.what_ifs[0].plan.vram_budget, 16 * kGiB - 512 * kMiB);
+  EXPECT_EQ(report.what_ifs[0].plan.ram_budget, 10 * kGiB);
+  EXPECT_EQ(report.what_ifs[1].plan.ram_budget, 30 * kGiB);
+  EXPECT_EQ(report.what_ifs[1].plan.vram_budget, 12 * kGiB - 512 * kMiB);
+  EXPECT_EQ(report.what_ifs[2].plan.items[3].note, "77 positions, 16 bits");
+}
+
 TEST(PlanReport, ThisMachinesRam) {
   const Hardware hardware = known_hardware();
   EXPECT_GT(hardware.ram.total, 512 * kMiB);
