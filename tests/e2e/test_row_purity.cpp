@@ -16,7 +16,7 @@
 namespace tandem::testing {
 namespace {
 
-constexpr std::size_t kContext = 480;
+constexpr std::size_t kContext = 600, kLongest = 540;  // tokens; a chunk of 511 must leave some of the prompt
 using Prompt = std::vector<TokenId>;
 
 const Model& nano() {
@@ -32,7 +32,7 @@ const std::vector<Prompt>& prompts() {
     for (const char* name : {"chat_tool", "eos_inside", "prose_long"}) {
       std::ifstream file(std::string(TANDEM_SOURCE_DIR "/tests/golden/q4/") + name + ".json");
       Prompt tokens = nlohmann::json::parse(file)["tokens"].get<Prompt>();
-      tokens.resize(std::min<std::size_t>(tokens.size(), 420));
+      tokens.resize(std::min(tokens.size(), kLongest));
       list.push_back(tokens);
     }
     return list;
@@ -55,14 +55,21 @@ std::string chunked(Pipeline& pipeline, std::size_t chunk) {
   return hash.hex();
 }
 
-// The logits rows of tokens[from, to) run in windows of 1, 2, 5 or 8 rows: some rows hold the true continuation, the
-// rest wrong tokens, and any number of the true ones is kept.
+// The logits rows of tokens[from, to) run in windows of 1, 2, 5, 8 or 16 rows: some rows hold the true continuation,
+// the rest wrong tokens, and any number of the true ones is kept; a few rows in between are committed.
 void windows(Pipeline& pipeline, SequenceState& state, std::span<const TokenId> tokens, std::mt19937& random,
              LogitsHash& hash) {
   const auto vocab = static_cast<std::uint32_t>(pipeline.model().shape.vocab);
   while (state.position() < tokens.size()) {
-    const std::size_t sizes[] = {1, 2, 5, 8};
-    const std::size_t w = std::min(sizes[random() % 4], state.room());
+    if (random() % 4 == 0) {  // committed rows in between, as a user's next message is
+      const std::size_t count = std::min<std::size_t>(1 + random() % 3, tokens.size() - state.position());
+      const PassOutput out =
+          pipeline.forward(state, tokens.subspan(state.position(), count), PassMode::kCommit, LogitRows::kAll);
+      add_rows(hash, out.logits);
+      continue;
+    }
+    const std::size_t sizes[] = {1, 2, 5, 8, kMaxWindow};
+    const std::size_t w = std::min(sizes[random() % std::size(sizes)], state.room());
     const std::size_t right = std::min<std::size_t>(1 + random() % w, tokens.size() - state.position());
     Prompt window(tokens.begin() + static_cast<std::ptrdiff_t>(state.position()),
                   tokens.begin() + static_cast<std::ptrdiff_t>(state.position() + right));
@@ -76,12 +83,12 @@ void windows(Pipeline& pipeline, SequenceState& state, std::span<const TokenId> 
 
 class RowPurity : public ::testing::Test {
  protected:
-  RowPurity() : ops_(make_cpu_ops(2)), pipeline_(nano(), *ops_, 512) {}
+  RowPurity() : ops_(make_cpu_ops(2)), pipeline_(nano(), *ops_, kLongest) {}
   static const std::string& expected() {
     static const std::string hash = [] {
       const auto ops = make_cpu_ops(1);
-      Pipeline pipeline(nano(), *ops, 512);
-      return chunked(pipeline, 512);
+      Pipeline pipeline(nano(), *ops, kLongest);
+      return chunked(pipeline, kLongest);
     }();
     return hash;
   }
@@ -90,7 +97,7 @@ class RowPurity : public ::testing::Test {
 };
 
 TEST_F(RowPurity, PrefillChunks) {
-  for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, 512UL})
+  for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, kLongest})
     EXPECT_EQ(chunked(pipeline_, chunk), expected()) << chunk;
 }
 
@@ -153,8 +160,15 @@ TEST_F(RowPurity, SavedAndRestoredInTheMiddle) {
   for (const Prompt& tokens : prompts()) {
     const std::size_t middle = tokens.size() * 2 / 3;
     SequenceState first(nano().shape, {kContext, KvType::kF16});
-    // The last pass before the save is a window with rows dropped, so that accepted rows are still unfolded.
-    windows(pipeline_, first, std::span(tokens).first(middle), random, hash);
+    // The last pass before the save is a window with rows dropped, so that accepted rows are still unfolded: more of
+    // them than half a window holds.
+    constexpr std::size_t kKept = kMaxWindow - 4;
+    windows(pipeline_, first, std::span(tokens).first(middle - kKept), random, hash);
+    Prompt window(tokens.begin() + static_cast<std::ptrdiff_t>(middle - kKept),
+                  tokens.begin() + static_cast<std::ptrdiff_t>(middle));
+    window.resize(kMaxWindow, tokens[2]);
+    add_rows(hash, pipeline_.forward(first, window, PassMode::kWindow, LogitRows::kAll).logits.slice(0, kKept));
+    first.keep(kKept);
     first.save(dir / "sequence.state", nano().fingerprint());
     SequenceState second(nano().shape, {kContext + 100, KvType::kF16});
     second.restore(dir / "sequence.state", nano().fingerprint());
@@ -210,6 +224,17 @@ TEST_F(RowPurity, DraftHeadWindows) {
       b.mtp.keep(0);
     }
     EXPECT_EQ(pieces.hex(), whole.hex());
+
+    // Chained drafts, a row a pass in an open window, are what one pass over the same rows gives.
+    LogitsHash chained, together;
+    SequenceState c(nano().shape, {kContext, KvType::kF16}), d(nano().shape, {kContext, KvType::kF16});
+    for (SequenceState* state_before : {&c, &d})
+      head.forward(*state_before, h.slice(0, 150), next.first(150), PassMode::kCommit, LogitRows::kNone);
+    for (std::size_t i = 150; i < 155; ++i)
+      add_rows(chained, head.forward(c, h.slice(i, 1), next.subspan(i, 1), PassMode::kWindow, LogitRows::kLast).logits);
+    add_rows(together,
+             head.forward(d, h.slice(150, 5), next.subspan(150, 5), PassMode::kCommit, LogitRows::kAll).logits);
+    EXPECT_EQ(chained.hex(), together.hex());
   }
 }
 

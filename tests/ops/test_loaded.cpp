@@ -163,6 +163,22 @@ TEST_P(Loaded, Experts) {
   }
 }
 
+// Scales beside the weights, one per expert and matrix, as NVFP4 files have them; a type with tiles may have them too.
+TEST_P(Loaded, ScaledExperts) {
+  open(mixed_shape(96), [](const tandem::TensorSpec& spec) {
+    const bool matrix = spec.form == TensorForm::kMatrix || spec.form == TensorForm::kBank;
+    return matrix ? DType::Q4_0 : DType::F32;
+  });
+  MoeWeights moe = model().layers[0].moe;
+  const auto experts = static_cast<std::size_t>(moe.routed.experts);
+  std::vector<float> scales(3 * experts);
+  for (float& scale : scales) scale = random().uniform(0.5F, 2.0F);
+  moe.routed.gate_scale = scales.data();
+  moe.routed.up_scale = scales.data() + experts;
+  moe.routed.down_scale = scales.data() + 2 * experts;
+  expect_experts_twin(ops(), moe, 5, Values::kNormal, random());
+}
+
 // Activations of 1e30: hidden values overflow, and their rows are NaN in the same places on every machine.
 TEST_P(Loaded, OverflowStaysVisible) {
   open(mixed_shape(96), [](const tandem::TensorSpec& spec) {
