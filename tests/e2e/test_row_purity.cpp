@@ -225,9 +225,11 @@ TEST_F(RowPurity, DraftHeadWindows) {
     }
     EXPECT_EQ(pieces.hex(), whole.hex());
 
-    // The five rows after the first 150 in one pass; one a pass in an open window, as chained drafts are; after a
+    // Five rows after many others in one pass; one a pass in an open window, as chained drafts are; after a
     // rewind over other rows; and after a restore.
-    constexpr std::size_t kBefore = 150, kAfter = 5;
+    // A block of the indexer ends among them; its key is made of raw keys from before.
+    const auto ratio = static_cast<std::size_t>(nano().shape.indexer_ratio);
+    const std::size_t after = 5, before = 160 / ratio * ratio - 2;
     const auto commit = [&](SequenceState& to, std::size_t from, std::size_t count) {
       LogitsHash hash;
       const ConstRows rows = h.slice(from, count);
@@ -235,20 +237,28 @@ TEST_F(RowPurity, DraftHeadWindows) {
       return hash.hex();
     };
     SequenceState c(nano().shape, {kContext, KvType::kF16}), d(nano().shape, {kContext, KvType::kF16});
-    commit(c, 0, kBefore);
+    commit(c, 0, before);
     TempDir dir;
     c.save(dir / "draft.state", nano().fingerprint());
     d.restore(dir / "draft.state", nano().fingerprint());
     const auto point = c.checkpoint();
-    const std::string together = commit(c, kBefore, kAfter);
-    EXPECT_EQ(commit(d, kBefore, kAfter), together);
+    const std::string together = commit(c, before, after);
+    const auto keys = [&](const SequenceState& of) {
+      const float* pooled = of.mtp.attention.pooled.data();
+      return std::vector<float>(pooled,
+                                pooled + (before + after) / ratio * static_cast<std::size_t>(nano().shape.indexer_dim));
+    };
+    const std::vector<float> expected_keys = keys(c);
+    EXPECT_EQ(commit(d, before, after), together);
+    EXPECT_EQ(keys(d), expected_keys);
     c.rewind(*point);
     commit(c, 3, 10);
     c.rewind(*point);
-    EXPECT_EQ(commit(c, kBefore, kAfter), together);
+    EXPECT_EQ(commit(c, before, after), together);
+    EXPECT_EQ(keys(c), expected_keys);
     c.rewind(*point);
     LogitsHash chained;
-    for (std::size_t i = kBefore; i < kBefore + kAfter; ++i)
+    for (std::size_t i = before; i < before + after; ++i)
       add_rows(chained, head.forward(c, h.slice(i, 1), next.subspan(i, 1), PassMode::kWindow, LogitRows::kLast).logits);
     EXPECT_EQ(chained.hex(), together);
   }
@@ -284,6 +294,31 @@ TEST(RowPurityTwins, ReferenceAndCpuOverAllTypes) {
   const std::string reference = run(make_reference_ops());
   EXPECT_EQ(run(make_cpu_ops(1)), reference);
   EXPECT_EQ(run(make_cpu_ops(2)), reference);
+}
+
+// A draft head with an embedding of its own reads that one and not the trunk's: where row i of its own is the trunk's
+// row i + 1, tokens t give what the shared one gives for t + 1.
+TEST(DraftHead, ReadsItsOwnEmbedding) {
+  const auto image = synthetic_model().build();
+  const Model shared = Model::bind(Gguf::parse(image));
+  Model own = Model::bind(Gguf::parse(image));
+  own.mtp->token_embd.data += own.mtp->token_embd.row_size();
+  own.mtp->token_embd.rows -= 1;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> wide(3 * static_cast<std::size_t>(shared.shape.wide()));
+  for (float& value : wide) value = normal(random);
+  const auto run = [&](const Model& model, const Prompt& next) {
+    const auto ops = make_cpu_ops(1);
+    Pipeline pipeline(model, *ops, 16);
+    MtpHead head(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
+    SequenceState state(model.shape, {64, KvType::kF32});
+    LogitsHash hash;
+    const ConstRows rows(wide.data(), 3, wide.size() / 3);
+    add_rows(hash, head.forward(state, rows, next, PassMode::kCommit, LogitRows::kAll).logits);
+    return hash.hex();
+  };
+  EXPECT_EQ(run(own, {7, 100, 42}), run(shared, {8, 101, 43}));
 }
 
 // The nano model itself on the scalar reference (short: it is slow on purpose).
