@@ -4,16 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 
 #include "bench/bench.h"
+#include "cpu/memory_read.h"
 
 namespace tandem::bench {
-
-// Reads [data, data + bytes) and returns the xor of its 32-bit words. AVX-512 where the processor has it, else AVX2.
-// REQUIRES 64-byte alignment and a multiple of 512 bytes.
-std::uint32_t read_all(const std::uint8_t* data, std::size_t bytes);
-std::string read_isa();  // "avx512" or "avx2"
 
 struct ReadRoof {
   double median = 0, best = 0;  // bytes per second

@@ -1,14 +1,7 @@
 #include "cpu/cpu_ops.h"
 
-#include <immintrin.h>
-#include <tbb/blocked_range.h>
-#include <tbb/global_control.h>
-#include <tbb/parallel_for.h>
-#include <tbb/task_arena.h>
-
 #include <algorithm>
 #include <cmath>
-#include <thread>
 #include <vector>
 
 #include "cpu/kernels/attention.h"
@@ -17,14 +10,16 @@
 #include "cpu/kernels/elementwise.h"
 #include "cpu/kernels/gdn_scan.h"
 #include "cpu/select.h"
+#include "cpu/topology.h"
 #include "runtime/exact_math.h"
 
 namespace tandem {
 
 namespace {
-// Below this much work (weights or values touched) handing it to another thread costs more than it saves: about 5 us
-// to wake a worker against 0.25 ns a weight (AMD EPYC 9xx5, 2 cores, 2026-11).
+// Below this much work (weights or values touched, about 0.25 ns each) handing it to another thread costs more than it
+// saves; and so much work is one unit of a loop.
 constexpr std::size_t kSerialWork = 24 * 1024;
+constexpr std::size_t kUnitWork = kSerialWork / 2;
 
 // A tile kernel does about this many weights in the time of one unit of that work.
 constexpr std::size_t kTileSpeed = 8;
@@ -33,70 +28,57 @@ bool is_block(const WeightView& w) {
   return dtype_info(w.type).kind == DTypeKind::kBlock;
 }
 
-std::vector<TileJob> make_jobs(const Activation& a, Rows y) {
-  std::vector<TileJob> jobs(y.rows);
+void set_jobs(const Activation& a, Rows y, std::vector<TileJob>& jobs) {
+  jobs.resize(y.rows);
   for (std::size_t r = 0; r < jobs.size(); ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), y.row(r)};
-  return jobs;
 }
 
-void check_float_mode() {
-  // R1: denormals are kept. A library that sets FTZ or DAZ in our threads would change the text.
-  CHECK((_mm_getcsr() & 0x8040U) == 0, "MXCSR is {:#x}: flush-to-zero or denormals-are-zero is on", _mm_getcsr());
+CrewOptions crew_options(const CpuOptions& options) {
+  CHECK(options.workers >= 0, "{} workers", options.workers);
+  std::vector<int> processors = crew_processors(read_topology(), options.cores);
+  const int workers = options.workers == 0 ? static_cast<int>(processors.size()) : options.workers;
+  // More workers than cores are left to the system: bound, two of them would take turns on one core.
+  if (!options.pin || workers > static_cast<int>(processors.size())) processors.clear();
+  return {workers, std::move(processors)};
 }
 }  // namespace
 
-struct CpuOps::Arena {
-  explicit Arena(int workers) : count(workers), arena(workers) {
-    // oneTBB makes no more threads than there are cores unless it is told to.
-    if (workers > tbb::this_task_arena::max_concurrency())
-      more_threads = std::make_unique<tbb::global_control>(tbb::global_control::max_allowed_parallelism,
-                                                           static_cast<std::size_t>(workers));
-  }
-  int count;
-  std::unique_ptr<tbb::global_control> more_threads;
-  tbb::task_arena arena;
-};
-
-CpuOps::CpuOps(int workers, TileIsa isa) : isa_(isa) {
-  CHECK(tile_isa_supported(isa), "{}", tile_isa_name(isa));
-  CHECK(workers >= 0, "{} workers", workers);
-  const int cores = std::max(1, tbb::this_task_arena::max_concurrency());
-  arena_ = std::make_unique<Arena>(workers == 0 ? cores : workers);
-  arena_->arena.execute([&] { tbb::parallel_for(0, 4 * arena_->count, [](int) { check_float_mode(); }); });
+CpuOps::CpuOps(const CpuOptions& options)
+    : isa_(options.isa),
+      crew_(crew_options(options)),
+      card_(crew_),
+      run_unit_([this](std::size_t unit) { crew_run_.run(unit); }),
+      crew_body_(run_unit_) {
+  CHECK(tile_isa_supported(isa_), "{}", tile_isa_name(isa_));
 }
 CpuOps::~CpuOps() = default;
 
 std::string CpuOps::describe() const {
-  return fmt::format("CPU, {}, {} worker{}", tile_isa_name(isa_), arena_->count, arena_->count == 1 ? "" : "s");
+  return fmt::format("CPU, {}, {} worker{}", tile_isa_name(isa_), workers(), workers() == 1 ? "" : "s");
 }
-int CpuOps::workers() const {
-  return arena_->count;
+std::vector<std::string> CpuOps::warnings() const {
+  return crew_.warning().empty() ? std::vector<std::string>{} : std::vector<std::string>{crew_.warning()};
+}
+std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options) {
+  return std::make_unique<CpuOps>(options);
 }
 std::unique_ptr<Ops> make_cpu_ops(int workers, TileIsa isa) {
   return std::make_unique<CpuOps>(workers, isa);
 }
 
-std::shared_ptr<void> CpuOps::load(const Model& model, const LoadProgress& progress) {
-  const ParallelFor spread = [this](std::size_t n, const std::function<void(std::size_t)>& body) {
-    parallel(n, kSerialWork, body);
-  };
-  return weights_.load(model, spread, progress);
-}
-
-void CpuOps::parallel(std::size_t n, std::size_t work, const std::function<void(std::size_t)>& body) const {
-  if (arena_->count == 1 || n == 1 || n * work < kSerialWork) {
+void CpuOps::parallel(std::size_t n, std::size_t work, Crew::Body body) {
+  if (workers() == 1 || n <= 1 || n * work < kSerialWork) {
     for (std::size_t i = 0; i < n; ++i) body(i);
     return;
   }
-  const std::size_t grain = std::max<std::size_t>(1, kSerialWork / 2 / std::max<std::size_t>(1, work));
-  arena_->arena.execute([&] {
-    tbb::parallel_for(tbb::blocked_range<std::size_t>(0, n, grain), [&](const tbb::blocked_range<std::size_t>& range) {
-      for (std::size_t i = range.begin(); i < range.end(); ++i) body(i);
-    });
+  const std::size_t grain = std::max<std::size_t>(1, kUnitWork / std::max<std::size_t>(1, work));
+  if (grain == 1) return crew_.loop(n, body);
+  crew_.loop((n + grain - 1) / grain, [&](std::size_t i) {
+    for (std::size_t k = i * grain; k < std::min(n, (i + 1) * grain); ++k) body(k);
   });
 }
 
-void CpuOps::parallel_tiles(std::size_t n, std::size_t columns, const std::function<void(std::size_t)>& body) const {
+void CpuOps::parallel_tiles(std::size_t n, std::size_t columns, Crew::Body body) {
   parallel(n, std::max<std::size_t>(1, kTileRows * columns / kTileSpeed), body);
 }
 
@@ -119,24 +101,24 @@ void CpuOps::matmul(const WeightView& w, const Activation& a, Rows y) {
     if (const PackedMatrix* packed = weights_.matrix(w)) return matmul_tiles(*packed, a, y);
   // A strip of weight rows per task; wide batches spread over more strips than narrow ones.
   const std::size_t strip =
-      std::clamp<std::size_t>(kSerialWork / 2 / (w.cols * std::clamp<std::size_t>(y.rows, 1, 8)), 1, 64);
+      std::clamp<std::size_t>(kUnitWork / (w.cols * std::clamp<std::size_t>(y.rows, 1, 8)), 1, 64);
   const std::size_t strips = (w.rows + strip - 1) / strip;
-  const std::vector<TileJob> jobs = is_block(w) ? make_jobs(a, y) : std::vector<TileJob>{};
+  if (is_block(w)) set_jobs(a, y, jobs_);
   parallel(strips, strip * w.cols * y.rows, [&](std::size_t i) {
     const std::size_t first = i * strip, last = std::min(w.rows, first + strip);
     if (is_block(w))
-      matmul_block_rows(w, first, last, jobs.data(), jobs.size());
+      matmul_block_rows(w, first, last, jobs_.data(), jobs_.size());
     else
       matmul_float_rows(w, first, last, a.x, y);
   });
 }
 
-void CpuOps::matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y) const {
+void CpuOps::matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y) {
   const TileFunction kernel = tile_function(isa_, w.type);
-  const std::vector<TileJob> rows = make_jobs(a, y);
+  set_jobs(a, y, jobs_);
   parallel_tiles(w.tiles(), w.cols * std::max<std::size_t>(1, y.rows / 2), [&](std::size_t t) {
     thread_local std::vector<TileJob> jobs;
-    jobs = rows;
+    jobs = jobs_;
     for (TileJob& job : jobs) job.y += t * kTileRows;
     kernel(w.tile(t), w.cols, jobs.data(), jobs.size(), w.tile_rows(t), w.scale);
   });

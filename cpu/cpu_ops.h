@@ -1,31 +1,44 @@
 // The fast CPU machine: the operations of ReferenceOps, bit for bit, with vector kernels and a oneTBB arena.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <string>
+#include <unordered_map>
+#include <vector>
 
+#include "cpu/crew.h"
+#include "cpu/expert_run.h"
 #include "cpu/kernels/tile_kernels.h"
 #include "cpu/packed_weights.h"
+#include "cpu/played_card.h"
 #include "cpu/reference_ops.h"
+#include "runtime/function_ref.h"
 
 namespace tandem {
 
-// REQUIRES a processor with AVX2, FMA and F16C (runtime/main.cpp checks before it makes one).
+struct CpuOptions {
+  int workers = 0;  // threads that compute, the calling one included; 0 = one per core available to the process
+  TileIsa isa = best_tile_isa();  // REQUIRES one that this processor has
+  bool pin = false;               // bind the crew to its cores
+  CrewCores cores = CrewCores::kPerformance;
+};
+
+// REQUIRES a processor with AVX2, FMA and F16C (runtime/main.cpp checks before it makes one). One thread at a time.
 class CpuOps : public ReferenceOps {
  public:
-  // workers: threads that compute, the calling one included; 0 = one per core available to the process. REQUIRES an
-  // instruction set that this processor has.
-  explicit CpuOps(int workers, TileIsa isa = best_tile_isa());
+  explicit CpuOps(const CpuOptions& options);
+  explicit CpuOps(int workers, TileIsa isa = best_tile_isa()) : CpuOps(CpuOptions{.workers = workers, .isa = isa}) {}
   ~CpuOps() override;
   std::string describe() const override;
-  int workers() const;
+  std::vector<std::string> warnings() const override;
+  int workers() const { return crew_.workers(); }
   TileIsa isa() const { return isa_; }
+  Crew& crew() { return crew_; }
   // body(i) for 0 <= i < n tiles of `columns` columns each (times the rows they meet), spread over the workers when the
   // whole is worth it.
-  void parallel_tiles(std::size_t n, std::size_t columns, const std::function<void(std::size_t)>& body) const;
+  void parallel_tiles(std::size_t n, std::size_t columns, Crew::Body body);
 
-  std::shared_ptr<void> load(const Model& model, const LoadProgress& progress) override;
+  LoadedModel load(const Model& model, const LoadOptions& options) override;
   std::int64_t quantize(ConstRows x, QuantRows q) override;
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
   void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
@@ -44,24 +57,39 @@ class CpuOps : public ReferenceOps {
   void attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
                  std::size_t gate_stride, Rows out) override;
   void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
+  void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
+  void finish_experts() override;
   void ffn(const ExpertWeights& weights, const Activation& a, Rows y) override;
   void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override;
   void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) override;
   void add2(Rows x, ConstRows a, ConstRows b) override;
 
  private:
-  struct Arena;
   // body(i) for 0 <= i < n, spread over the workers when the whole is worth it: `work` estimates one body in weights
   // or values touched.
-  void parallel(std::size_t n, std::size_t work, const std::function<void(std::size_t)>& body) const;
+  void parallel(std::size_t n, std::size_t work, Crew::Body body);
   // y = W x for the tiles of a loaded matrix.
-  void matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y) const;
+  void matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y);
+  void list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y, ExpertRun& run);
+  void run_here(ExpertRun& run);
 
-  std::unique_ptr<Arena> arena_;
+  struct BankRef {
+    std::weak_ptr<ExpertStore> store;
+    int bank = 0;
+  };
   TileIsa isa_;
+  Crew crew_;
+  PlayedCard card_;
   PackedWeights weights_;
+  std::unordered_map<const std::uint8_t*, BankRef> banks_;  // by the address of a bank's first gate matrix
+  ExpertRun card_run_, crew_run_;
+  std::function<void(std::size_t)> run_unit_;
+  Crew::Body crew_body_;
+  std::vector<std::int32_t> first_pair_, next_pair_;  // scratch of list_experts
+  std::vector<TileJob> jobs_;                         // scratch of matmul
 };
 
+std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options);
 std::unique_ptr<Ops> make_cpu_ops(int workers, TileIsa isa = best_tile_isa());
 
 }  // namespace tandem

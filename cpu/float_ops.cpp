@@ -70,8 +70,8 @@ void require_concurrent_blas(int openblas_parallel, int workers) {
         workers);
 }
 
-std::shared_ptr<void> FloatOps::load(const Model&, const LoadProgress&) {
-  return nullptr;
+LoadedModel FloatOps::load(const Model&, const LoadOptions&) {
+  return {};
 }
 
 void FloatOps::matmul(const WeightView& w, const Activation& a, Rows y) {
@@ -97,7 +97,7 @@ void FloatOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Ac
   // The (row, rank) pairs of every expert, so that its weights are decoded once for all its rows.
   std::vector<std::vector<std::size_t>> pairs(static_cast<std::size_t>(bank.experts));
   for (std::size_t i = 0; i < routes.rows * routes.used; ++i)
-    pairs[static_cast<std::size_t>(routes.expert[i])].push_back(i);
+    if (routes.expert[i] >= 0) pairs[static_cast<std::size_t>(routes.expert[i])].push_back(i);
   const std::size_t ff = bank.gate.rows, d = bank.gate.cols;
   parallel_tiles(pairs.size(), 3 * ff * d, [&](std::size_t e) {
     const std::size_t count = pairs[e].size();

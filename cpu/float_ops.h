@@ -21,7 +21,7 @@ class FloatOps : public CpuOps {
   explicit FloatOps(int workers);
   std::string describe() const override;
 
-  std::shared_ptr<void> load(const Model& model, const LoadProgress& progress) override;  // packs nothing
+  LoadedModel load(const Model& model, const LoadOptions& options) override;  // packs nothing
   // The quantised half of an Activation is not read and may be empty.
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
   void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;

@@ -159,8 +159,10 @@ void ReferenceOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y
 void ReferenceOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
   for (std::size_t r = 0; r < routes.rows; ++r) {
     const Activation row = a.row(r);
-    for (std::size_t k = 0; k < routes.used; ++k)
-      ReferenceOps::ffn(bank.expert(routes.expert[r * routes.used + k]), row, y.slice(r * routes.used + k, 1));
+    for (std::size_t k = 0; k < routes.used; ++k) {
+      const std::int32_t id = routes.expert[r * routes.used + k];
+      if (id >= 0) ReferenceOps::ffn(bank.expert(id), row, y.slice(r * routes.used + k, 1));
+    }
   }
 }
 

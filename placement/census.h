@@ -14,9 +14,10 @@ namespace tandem {
 
 enum class Phase : std::uint8_t { kPrefill, kDecode };
 
-// The routes of a number of rows; every row has Census::used routes in each bank.
+// The routes of a number of rows. A row that passes a bank has Census::used routes there, so that the routes of a bank
+// are a multiple of it; the draft block may see other rows than the trunk, or none.
 struct RouteCounts {
-  std::uint64_t rows = 0;
+  std::uint64_t rows = 0;             // rows of bank 0
   std::vector<std::uint64_t> routes;  // [banks * experts]
 };
 
@@ -32,18 +33,27 @@ struct Census {
   int banks = 0, experts = 0, used = 0;
   std::map<std::string, DomainCensus> domains;
 
-  // Adds the routes of one row in one bank. REQUIRES ids below `experts`.
+  // Adds the routes of one row, or of several, in one bank. REQUIRES ids below `experts`, a multiple of `used` of them,
+  // a domain that is_domain_name.
   void add(const std::string& domain, Phase phase, int bank, std::span<const std::int32_t> ids);
   std::uint64_t rows() const;
 };
 
+inline constexpr int kMaxBanks = 4096, kMaxExperts = 65536;  // what files may hold
+// A domain: 1 to 64 of letters, digits and . _ - (it stands in files, flags and paths).
+bool is_domain_name(std::string_view name);
+std::string_view phase_name(Phase phase);  // "prefill", "decode"
+
 // Text, one line per (domain, phase, bank) with counts; see docs/formats.md. Throws InputError with file and line.
 Census load_census(const std::filesystem::path& path);
+// The same from text; `where` is what messages start with.
+Census parse_census(std::string_view text, const std::string& where);
+std::string format_census(const Census& census);
 void save_census(const Census& census, const std::filesystem::path& path);
 // Throws InputError (naming `where`) when the shapes differ.
 void check_same_shape(const Census& a, const Census& b, std::string_view where);
-// into += from. REQUIRES equal shapes.
-void merge_census(Census& into, const Census& from);
+// into += weight * from. REQUIRES equal shapes. Throws InputError when a count leaves 64 bits.
+void merge_census(Census& into, const Census& from, std::uint64_t weight = 1);
 
 // Share of routes per (bank, expert): for each bank the values sum to 1 (a bank without counts is uniform).
 struct RouteShares {

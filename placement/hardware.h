@@ -1,4 +1,5 @@
 // What a machine can do, measured by `tandem doctor` or written down from data sheets (configs/hardware/*.yaml).
+// docs/policies.md lists the keys of the file; a figure that a file leaves out has the value given here.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,8 @@ struct Hardware {
     bool huge_pages = false;               // transparent huge pages can be asked for
   } ram;
   struct Disk {
-    double random_read_mbps = 0;  // 4 KiB reads, many at once
-    double large_read_gbps = 0;
+    double random_read_mbps = 0;  // 4 KiB reads, many at once, 1e6 bytes a second; 0: not known
+    double large_read_gbps = 0;   // 1e9 bytes a second; 0: not known
   } disk;
   struct Gpu {
     std::string model;
@@ -39,19 +40,24 @@ struct Hardware {
     std::int64_t vram_total = 0, vram_free = 0;
     double copy_gbps = 0;  // device memory: bytes read, measured
     double pcie_to_card_gbps = 0, pcie_from_card_gbps = 0;
-    double handoff_us = 0;    // one exchange of sequence numbers, there and back
-    double kernel_us = 0;     // fixed cost of one node of a graph
-    double efficiency = 0.8;  // of copy_gbps that the product kernels reach
-    double int8_tops = 0;     // dense int8 tensor operations
+    // Measured on the H200 machine (configs/hardware/h200-16core.yaml): flag round trip, node of an empty graph.
+    double handoff_us = 1.78;  // one exchange of sequence numbers, there and back
+    double kernel_us = 0.74;   // fixed cost of one node of a graph
+    double efficiency = 0.8;   // of copy_gbps that the product kernels reach
+    double int8_tops = 0;      // dense int8 tensor operations, 1e12 a second; 0: not known
   };
   std::optional<Gpu> gpu;
 
-  // GB/s with `workers` of the crew: measured points, straight lines between, flat after the last.
+  // GB/s with `workers` of the crew: measured points, straight lines between, in proportion before the first, flat
+  // after the last. 0 when no point is known. REQUIRES workers >= 1.
   double read_gbps(int workers) const;
 };
 
-// Throws InputError with file, line and key.
+// Throws InputError with file, line and key. A file has to give name, source, cpu.performance_cores, ram.total and one
+// point of ram.read_gbps; in `gpu` also model, arch, vram_total, copy_gbps and pcie_to_card_gbps.
 Hardware load_hardware(const std::filesystem::path& path);
+// The text of the file; loading it gives equal values.
+std::string hardware_yaml(const Hardware& hardware);
 void save_hardware(const Hardware& hardware, const std::filesystem::path& path);
 
 }  // namespace tandem

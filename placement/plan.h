@@ -33,8 +33,12 @@ struct PlanModel {
   ModelShape shape;
   WeightBytes weights;
   std::vector<std::int64_t> expert_bytes;  // one packed expert of each bank (its blob); size = number of banks
-  std::int64_t dense_packed = 0;           // dense, head and draft block matrices as packed
-  std::int64_t workspace = 0;              // work memory of the largest pass
+  // Matrices as packed, and all other weights as they are in the file:
+  std::int64_t dense_packed = 0;   // trunk without routed experts and head
+  std::int64_t shared_packed = 0;  // of it, the shared experts
+  std::int64_t head_packed = 0;    // output matrix (and a draft head of its own)
+  std::int64_t draft_packed = 0;   // draft block without its routed experts
+  std::int64_t workspace = 0;      // work memory of the largest pass
 };
 
 struct PlanInput {
@@ -44,7 +48,8 @@ struct PlanInput {
   RouteShares shares;       // from the policy's census files, or uniform
   StateLayout state;        // context and KV format resolved
   bool card = false;        // false: no card; everything in RAM or on disk
-  bool plays_card = false;  // the CPU machine plays the card: "VRAM" is a part of RAM
+  bool plays_card = false;  // the CPU machine plays the card: a part of RAM holds the slots; REQUIRES not card
+  double acceptance = 0.70, acceptance_decay = 0.85;  // see placement/cost_model.h
 };
 
 enum class Memory : std::uint8_t { kVram, kRam, kDisk };
@@ -55,30 +60,53 @@ struct PlanItem {
   std::string note;  // "412 of 24,576"
 };
 
-// Predicted seconds of one round with w rows.
+// Predicted seconds of one round with w rows. total = dense + experts + head + sampling + draft.
 struct RoundTime {
   int rows = 1;
-  double card = 0, crew = 0, handoff = 0, head = 0, draft = 0;
-  double total = 0;   // what the user waits
-  double tokens = 1;  // expected tokens of the round
+  double dense = 0;    // mixers, hyper-connections, router, caches
+  double experts = 0;  // the stage in which card and crew work side by side, with hand-offs and reads from disk
+  double head = 0, sampling = 0, draft = 0;
+  double total = 0;  // what the user waits
+  // Of which, and beside each other:
+  double card = 0;     // the card's own work in the layers: dense, shared experts, hits
+  double crew = 0;     // the crew's work on experts in RAM
+  double wait = 0;     // the card waiting for the crew
+  double handoff = 0;  // hand-offs, in `wait` where the crew is the later one
+  double disk = 0;     // reading and computing experts on disk
+  double tokens = 1;   // expected tokens of the round
   double tokens_per_second() const { return total > 0 ? tokens / total : 0; }
 };
 
 struct Plan {
   ExpertPlacement placement;
   std::vector<PlanItem> items;
-  std::int64_t vram_budget = 0, vram_used = 0;  // budget after the reserve
-  std::int64_t ram_budget = 0, ram_used = 0;
+  // Used never exceeds the budget in a plan that fits. The reserve is an item too, beside the budget.
+  std::int64_t vram_budget = 0, vram_used = 0, vram_reserve = 0;  // budget after the reserve
+  std::int64_t ram_budget = 0, ram_used = 0, ram_reserve = 0;
   int slots = 0;                   // experts on the card
   std::vector<int> slots_by_bank;  // of them in each bank
   double hit_rate = 0;             // expected share of routes on the card
   double hit_rate_bytes = 0;       // the same by bytes
   double misses_per_row = 0;       // expected off-card experts of one row over all banks
-  std::vector<RoundTime> rounds;   // rows 1 .. 5 (drafts 0 .. 4)
+  double disk_per_row = 0;         // of them, on disk
+  std::vector<RoundTime> rounds;   // rows 1 .. 5 (drafts 0 .. 4), 1 only without a draft block; empty: not known
+  std::string unknown;             // what is missing to predict times
+  bool ngram_in_ram = false;       // the n-gram table is read ahead into RAM
+  int rows = 1;                    // of the round that the objective was taken of
+  int workers = 0;                 // of the crew
   std::string limit;               // what limits, in words
+  // What one more GiB would give; absent where there is no such memory or nothing to gain from it.
+  struct Outlook {
+    double hit_rate = 0;
+    double disk_per_row = 0;
+    double tokens_per_second = 0;  // of the best number of drafts; 0: not known
+  };
+  std::optional<Outlook> more_vram, more_ram;
   std::vector<std::string> warnings;
   std::string shortfall;  // not empty: the plan does not fit; says by how much and what to do
   bool fits() const { return shortfall.empty(); }
+  // The round with most tokens a second, or null.
+  const RoundTime* best_round() const;
 };
 
 // Pure: the same input gives the same plan. docs/placement.md has the equations.

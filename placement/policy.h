@@ -20,11 +20,14 @@ enum class KvFormat : std::uint8_t { kF16, kF32 };
 struct ExpertRange {
   int first_layer = 0, last_layer = 0;
   int first_expert = 0, last_expert = 0;
+  std::string where = {};  // for messages: "FILE:LINE:COLUMN: KEY"; empty when the range comes from no file
+  int line = 0;
 };
 
 struct Policy {
-  std::string name = "default";
+  std::string name = "default";  // of a file that gives none: the file's name without its ending
   std::string description;
+  std::filesystem::path file;  // what it was read from; empty: built in
 
   struct Memory {                              // empty: auto
     std::optional<std::int64_t> vram;          // bytes that Tandem may use on the card; auto: all that is free
@@ -50,7 +53,7 @@ struct Policy {
 
   struct Adapt {
     AdaptMode mode = AdaptMode::kSwaps;
-    int swaps_per_round = 2;       // at most
+    int swaps_per_round = 2;       // at most; at least 1 (mode off: none)
     double half_life_rows = 2000;  // rows after which a route counts half
     double margin = 1.3;           // a newcomer must be this many times as hot as the one it replaces
     bool save_slots = false;       // write the slots on exit and read them at the next start
@@ -74,12 +77,17 @@ struct Policy {
   // Switches that change the text. All off by default.
   struct Lossy {
     bool biased_acceptance = false;
-    double tail_route_skip = 0.0;  // router weight a token may lose in off-card experts
+    double tail_route_skip = 0.0;  // router weight a token may lose in off-card experts, 0 to 0.5
     bool any() const { return biased_acceptance || tail_route_skip > 0.0; }
   } lossy;
 };
 
 // Throws InputError with file, line, column, the nearest known key, and how to fix it.
 Policy load_policy(const std::filesystem::path& path);
+
+// What a file alone cannot tell: pins and bans inside a model of `banks` layers with `experts` experts each (with a
+// draft block it has a bank more than the trunk has layers), a floor that bans leave room for, slots that suffice for
+// pins and floor. Throws InputError.
+void check_policy_against(const Policy& policy, int banks, int experts);
 
 }  // namespace tandem

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <sstream>
 
 #include "placement/check.h"
 #include "placement/suggest.h"
 #include "runtime/chat_store.h"
+#include "runtime/expert_report.h"
 
 namespace tandem {
 namespace {
@@ -65,6 +67,7 @@ const std::vector<ChatCommands::Command>& ChatCommands::table() {
        "of the last answer",
        &C::think, true},
       {"stats", "", "model, machine, speed, context", &C::stats, false},
+      {"plan", "", "where every byte of the model is", &C::plan, false},
       {"save", "NAME", "write the conversation and its state to a file (NAME with a slash is a path)", &C::save, true},
       {"load", "[NAME]", "go on with a saved conversation, or list them", &C::load, true},
       {"quit", "", "leave (so does Ctrl-D)", &C::quit, false},
@@ -200,6 +203,12 @@ ChatCommands::Next ChatCommands::think(const std::string& arguments) {
   return Next::kGoOn;
 }
 
+ChatCommands::Next ChatCommands::plan(const std::string&) {
+  std::istringstream lines(plan_text(engine_.plan()));
+  for (std::string line; std::getline(lines, line);) screen_.line(line.empty() ? line : "  " + line);
+  return Next::kGoOn;
+}
+
 ChatCommands::Next ChatCommands::stats(const std::string&) {
   const std::size_t used = session_.used();
   const auto rate = [](std::size_t tokens, double seconds) {
@@ -216,6 +225,9 @@ ChatCommands::Next ChatCommands::stats(const std::string&) {
   screen_.line(fmt::format("  answers     {}: {} tokens, {:.1f} tok/s; prompts {} tokens, {:.1f} tok/s", answers_,
                            answer_tokens_, rate(answer_tokens_, decode_seconds_), prompt_tokens_,
                            rate(prompt_tokens_, prompt_seconds_)));
+  if (const ExpertStore* experts = engine_.experts())
+    for (const ReportLine& line : expert_report(*experts, experts->stats()))
+      screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
   screen_.line(fmt::format("  going back  {} checkpoint{} of {:.1f} MB, {} tokens in the state", session_.checkpoints(),
                            plural(session_.checkpoints()), static_cast<double>(session_.checkpoint_bytes()) / 1e6,
                            session_.cached()));

@@ -39,6 +39,7 @@ class ChatCommands {
   Next retry(const std::string& arguments);
   Next set(const std::string& arguments);
   Next think(const std::string& arguments);
+  Next plan(const std::string& arguments);
   Next stats(const std::string& arguments);
   Next save(const std::string& arguments);
   Next load(const std::string& arguments);

@@ -13,6 +13,7 @@
 #include "runtime/chat_screen.h"
 #include "runtime/chat_session.h"
 #include "runtime/environment.h"
+#include "runtime/expert_report.h"
 #include "runtime/interrupt.h"
 #include "runtime/progress.h"
 #include "runtime/session_options.h"
@@ -30,7 +31,8 @@ struct ChatFlags {
 class Chat {
  public:
   Chat(Engine& engine, ChatSettings settings, ChatInput& input, bool interactive)
-      : session_(engine, std::move(settings)),
+      : engine_(engine),
+        session_(engine, std::move(settings)),
         screen_(interactive),
         commands_(session_, screen_, engine),
         input_(input) {}
@@ -40,6 +42,11 @@ class Chat {
     const std::string file = std::filesystem::path(engine.model().gguf().name()).filename().string();
     screen_.note(fmt::format("{}, context {}, thinking {}; /help lists the commands, Ctrl-D leaves", file,
                              session_.context(), session_.settings().chat.thinking ? "on" : "off"));
+    std::string machine = engine.ops().describe();
+    if (const ExpertStore* experts = engine.experts(); experts != nullptr && experts->has_card())
+      machine += fmt::format("; {} of {} experts on the card, {:.0f} % hits expected", experts->slots(),
+                             engine.plan().plan.placement.place.size(), 100 * engine.plan().plan.hit_rate);
+    screen_.note(machine);
   }
   void warn(const std::string& warning) { screen_.note("warning: " + warning); }
 
@@ -124,6 +131,11 @@ class Chat {
     line += fmt::format(" | prompt {} tokens", report.prompt_tokens);
     if (report.prompt_rate > 0.0) line += fmt::format(", {:.1f} tok/s", report.prompt_rate);
     line += fmt::format(" | context {}/{}", session_.used(), session_.context());
+    if (const ExpertStore* experts = engine_.experts()) {
+      const std::string status = expert_status(experts->stats() - counted_);
+      if (!status.empty()) line += " | " + status;
+      counted_ = experts->stats();
+    }
     switch (report.reason) {
       case EndReason::kStopToken:
         break;
@@ -155,6 +167,8 @@ class Chat {
         session_.context(), trims ? "the oldest turns are dropped" : "messages are refused"));
   }
 
+  const Engine& engine_;
+  ExpertStats counted_;  // up to the last answer
   ChatSession session_;
   ChatScreen screen_;
   ChatCommands commands_;
@@ -181,6 +195,7 @@ int chat(const ChatFlags& flags, const OpsFactory& make_ops) {
   for (const std::string& warning : engine.warnings()) chat.warn(warning);
   chat.greet(engine);
   chat.run();
+  engine.close();
   return 0;
 }
 

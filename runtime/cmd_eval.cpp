@@ -195,6 +195,10 @@ int eval_reference(const EvalOptions& options, Engine& engine, std::span<const T
   reference_options.use_mtp = false;
   reference_options.mtp.clear();
   reference_options.kv = KvType::kF32;
+  reference_options.plan = false;
+  reference_options.placement = {};
+  reference_options.slots_file.clear();
+  reference_options.timeline.clear();
   if (!options.reference_model.empty()) reference_options.model = options.reference_model;
   std::optional<AtomicFile> csv;
   if (!options.per_position.empty()) csv.emplace(output_file("--per-position", options.per_position));

@@ -12,6 +12,7 @@
 
 #include "placement/check.h"
 #include "runtime/environment.h"
+#include "runtime/expert_report.h"
 #include "runtime/generate.h"
 #include "runtime/interrupt.h"
 #include "runtime/output.h"
@@ -81,11 +82,16 @@ void check_fit(std::size_t before, std::size_t prompt, const Engine& engine) {
       before + prompt < trained ? fmt::format("--context {} (up to {})", trained, trained) : "shorten the prompt");
 }
 
-void print_status(const GenerateResult& result, const SequenceState& state, const SamplerSettings& settings) {
+void print_status(const GenerateResult& result, const Engine& engine, const SequenceState& state,
+                  const SamplerSettings& settings) {
   std::string line =
       fmt::format("{} tokens, {:.1f} tok/s | prompt {} tokens, {:.1f} tok/s | context {}/{}", result.tokens.size(),
                   result.decode_rate(), result.prompt_tokens, result.prompt_rate(), state.position(), state.context());
   if (settings.temperature > 0.0F) line += fmt::format(" | seed {}", settings.seed);
+  if (engine.experts() != nullptr) {
+    const std::string experts = expert_status(engine.experts()->stats());
+    if (!experts.empty()) line += " | " + experts;
+  }
   if (result.reason == EndReason::kContext) line += " | stopped: the context is full";
   if (result.reason == EndReason::kCancelled) line += " | stopped by Ctrl-C";
   const bool color = terminal_can_color(STDERR_FILENO);
@@ -150,8 +156,9 @@ int run(const RunOptions& options, const OpsFactory& make_ops) {
   const GenerateResult result = generate_to_stdout(options, engine, decoder, sampler, tokens);
 
   if (!options.state_out.empty()) save_state(options, engine, state, decoder, result);
-  if (!options.quiet && isatty(STDERR_FILENO) == 1) print_status(result, state, sampler.settings());
+  if (!options.quiet && isatty(STDERR_FILENO) == 1) print_status(result, engine, state, sampler.settings());
   if (hash) write_stdout(fmt::format("logits-hash: {}\n", hash->hex()));
+  engine.close();
   return result.reason == EndReason::kCancelled ? 130 : 0;
 }
 

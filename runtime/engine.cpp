@@ -3,28 +3,46 @@
 #include <algorithm>
 
 #include "placement/check.h"
+#include "placement/slots.h"
+#include "runtime/expert_store.h"
 #include "runtime/progress.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 namespace {
 
-Model open_model(const EngineOptions& options) {
+// What the command line says about caches and the draft head belongs to the policy too.
+Policy engine_policy(const EngineOptions& options) {
+  PlacementChoices choices = options.placement;
+  if (options.context > 0) choices.context = static_cast<std::int64_t>(options.context);
+  if (options.kv) choices.kv = *options.kv == KvType::kF32 ? KvFormat::kF32 : KvFormat::kF16;
+  choices.use_mtp = options.use_mtp;
+  Policy policy = resolve_policy(choices);
+  if (policy.lossy.any())
+    fail_input("{}: lossy: expected all switches off, found one on. Fix: leave them out; this version has none",
+               choices.policy.string());
+  return policy;
+}
+
+Model open_model(const EngineOptions& options, const Policy& policy) {
   Model model = Model::open(options.model, options.mtp);
-  if (!options.use_mtp && model.mtp) {
+  if (!policy.drafting.mtp && model.mtp) {
     model.mtp.reset();
-    model.mtp_note = "switched off by --no-mtp";
+    model.mtp_note = options.use_mtp ? "switched off by the policy" : "switched off by --no-mtp";
   }
   return model;
 }
 
-std::size_t choose_context(const EngineOptions& options, const ModelShape& shape) {
+std::size_t choose_context(const EngineOptions& options, const Policy& policy, const ModelShape& shape) {
   const auto trained = static_cast<std::size_t>(shape.max_positions);
-  if (options.context == 0) return std::min(trained, kDefaultContext);
-  if (options.context > trained) {
-    fail_input("--context: expected at most {} positions, which is what {} was trained for, found {}. Fix: lower it",
-               trained, options.model.string(), options.context);
+  const auto asked = static_cast<std::size_t>(policy.context.value_or(0));
+  if (asked == 0) return std::min(trained, kDefaultContext);
+  if (asked > trained) {
+    fail_input("{}: expected at most {} positions, which is what {} was trained for, found {}. Fix: lower it",
+               options.context > 0 ? "--context" : options.placement.policy.string() + ": context", trained,
+               options.model.string(), asked);
   }
-  return options.context;
+  return asked;
 }
 
 std::size_t choose_chunk(const EngineOptions& options, std::size_t context) {
@@ -34,27 +52,80 @@ std::size_t choose_chunk(const EngineOptions& options, std::size_t context) {
   return std::min(options.prefill_chunk, context);
 }
 
-// The weights are packed here, which takes a while at full size.
-std::unique_ptr<Pipeline> make_pipeline(const Model& model, Ops& ops, std::size_t chunk) {
+std::unique_ptr<Ops> make_machine(EngineOptions options, const Policy& policy, const OpsFactory& make_ops) {
+  if (!options.timeline.empty()) Timeline::start();  // before there are threads
+  if (options.workers == 0) options.workers = policy.crew.workers.value_or(0);
+  options.cores = policy.crew.cores;
+  options.pin = policy.crew.pin;
+  return make_ops(options);
+}
+
+PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& policy, const Model& model,
+                               std::size_t context, std::size_t chunk) {
+  if (!options.plan) return {};
+  PlacementChoices choices = options.placement;
+  choices.cpu = true;  // this build has no GPU machine
+  Policy resolved = policy;
+  resolved.context = static_cast<std::int64_t>(context);
+  PlanReport report = plan_report(model, resolved, choices, static_cast<std::int64_t>(chunk));
+  if (!report.plan.fits()) fail_input("{}: {}", options.model.string(), report.plan.shortfall);
+  if (!options.slots_file.empty() && std::filesystem::exists(options.slots_file)) {
+    const ExpertPlacement& planned = report.plan.placement;
+    report.plan.placement =
+        restore_slots(options.slots_file, planned, report.input.model.expert_bytes,
+                      movable_experts(resolved, planned.banks, planned.experts), model.fingerprint());
+  }
+  return report;
+}
+
+// The weights are read and packed here, which takes a while at full size.
+std::unique_ptr<Pipeline> make_pipeline(const EngineOptions& options, const Policy& policy, const PlanReport& report,
+                                        const Model& model, Ops& ops, std::size_t chunk) {
   Progress progress("loading the weights", "MB");
-  return std::make_unique<Pipeline>(model, ops, chunk, [&progress](std::size_t done, std::size_t total) {
+  LoadOptions load;
+  if (options.plan) {
+    load.placement = report.plan.placement;
+    load.adapt = adapt_settings(policy);
+    load.movable = movable_experts(policy, load.placement->banks, load.placement->experts);
+    load.lock_memory = policy.crew.lock_memory && report.plan.slots > 0;
+    load.ngram_in_ram = report.plan.ngram_in_ram;
+  }
+  load.progress = [&progress](std::size_t done, std::size_t total) {
     progress.update(done / 1'000'000, total / 1'000'000);
-  });
+  };
+  return std::make_unique<Pipeline>(model, ops, chunk, load);
 }
 
 }  // namespace
 
 Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
-    : model_(open_model(options)),
+    : options_(options),
+      policy_(engine_policy(options)),
+      model_(open_model(options, policy_)),
       tokenizer_(Tokenizer::from_gguf(model_.gguf())),
       template_(ChatTemplate::from_gguf(model_.gguf())),
-      ops_(make_ops(options)),
-      context_(choose_context(options, model_.shape)),
+      ops_(make_machine(options, policy_, make_ops)),
+      context_(choose_context(options, policy_, model_.shape)),
       chunk_(choose_chunk(options, context_)),
-      kv_(options.kv),
-      pipeline_(make_pipeline(model_, *ops_, chunk_)),
+      kv_(policy_.kv == KvFormat::kF32 ? KvType::kF32 : KvType::kF16),
+      plan_(make_plan_or_refuse(options, policy_, model_, context_, chunk_)),
+      pipeline_(make_pipeline(options, policy_, plan_, model_, *ops_, chunk_)),
       warnings_(model_.warnings) {
+  const auto add = [this](const std::vector<std::string>& more) {
+    warnings_.insert(warnings_.end(), more.begin(), more.end());
+  };
   if (!template_.warning().empty()) warnings_.push_back(template_.warning());
+  add(plan_.plan.warnings);
+  add(ops_->warnings());
+  if (experts() != nullptr) add(experts()->warnings());
+  if (policy_.drafting.depth.value_or(0) > 0)
+    warnings_.push_back("drafting: depth has no effect yet: this version generates one token a round");
+}
+
+void Engine::close() {
+  if (!options_.slots_file.empty() && experts() != nullptr && experts()->has_card())
+    save_slots(experts()->placement(), model_.fingerprint(), options_.slots_file);
+  if (!options_.timeline.empty()) Timeline::write(options_.timeline);
 }
 
 }  // namespace tandem

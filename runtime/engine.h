@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "runtime/model.h"
 #include "runtime/ops.h"
 #include "runtime/pipeline.h"
+#include "runtime/plan_report.h"
 #include "runtime/sequence_state.h"
 #include "runtime/tokenizer.h"
 
@@ -22,11 +24,19 @@ struct EngineOptions {
   std::filesystem::path mtp;  // a separate draft head; empty: the one in the model file, if any
   bool use_mtp = true;
   std::string device = "auto";      // auto, cpu, cuda:N
-  int workers = 0;                  // CPU threads, 0 = one per core
+  int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
   std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
-  std::size_t context = 0;          // positions, 0 = kDefaultContext or the model's own, whichever is smaller
+  std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
   std::size_t prefill_chunk = 512;  // rows of one pass while a prompt is read
-  KvType kv = KvType::kF16;
+  std::optional<KvType> kv;         // empty: by the policy
+  PlacementChoices placement;       // of which context, kv and use_mtp are taken from above
+  std::filesystem::path slots_file;  // experts on the card: read at the start if it is there, written at the end
+  std::filesystem::path timeline;    // a trace of all threads, written at the end
+  bool plan = true;  // false: for a machine that reads all weights from the file; nothing is planned
+
+  // Of the policy, for whoever makes the machine.
+  CrewCores cores = CrewCores::kPerformance;
+  bool pin = false;
 };
 
 inline constexpr std::size_t kDefaultContext = 32768;
@@ -47,6 +57,11 @@ class Engine {
   const ChatTemplate& chat_template() const { return template_; }
   Pipeline& pipeline() { return *pipeline_; }
   const Ops& ops() const { return *ops_; }
+  const PlanReport& plan() const { return plan_; }
+  // Null on a machine that reads experts from the file.
+  const ExpertStore* experts() const { return pipeline_->experts(); }
+  // Writes the slots file and the timeline, if asked for. Throws InputError.
+  void close();
   std::size_t context() const { return context_; }
   std::size_t prefill_chunk() const { return chunk_; }
   KvType kv() const { return kv_; }
@@ -54,12 +69,15 @@ class Engine {
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
 
  private:
+  EngineOptions options_;
+  Policy policy_;
   Model model_;
   Tokenizer tokenizer_;
   ChatTemplate template_;
   std::unique_ptr<Ops> ops_;
   std::size_t context_, chunk_;
   KvType kv_;
+  PlanReport plan_;
   std::unique_ptr<Pipeline> pipeline_;
   std::vector<std::string> warnings_;
 };

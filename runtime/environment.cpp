@@ -19,6 +19,8 @@ Environment read_environment() {
   result.no_color = !variable("NO_COLOR").empty();
   const std::string_view term = variable("TERM");
   result.dumb_terminal = term.empty() || term == "dumb";
+  const std::string_view colors = variable("COLORTERM");
+  result.true_color = colors == "truecolor" || colors == "24bit";
   const std::filesystem::path state = variable("XDG_STATE_HOME");
   if (state.is_absolute()) {  // the XDG rules: a relative path is to be ignored
     result.state_home = state;

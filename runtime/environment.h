@@ -1,4 +1,4 @@
-// The one place that reads environment variables: NO_COLOR, TERM, XDG_STATE_HOME, HOME.
+// The one place that reads environment variables: NO_COLOR, TERM, COLORTERM, XDG_STATE_HOME, HOME.
 #pragma once
 
 #include <filesystem>
@@ -9,6 +9,7 @@ namespace tandem {
 struct Environment {
   bool no_color = false;             // NO_COLOR is set and not empty
   bool dumb_terminal = false;        // TERM is unset, empty or "dumb": no cursor movement, no colours
+  bool true_color = false;           // COLORTERM is "truecolor" or "24bit"
   std::filesystem::path state_home;  // XDG_STATE_HOME, or HOME/.local/state; empty when neither is known
 };
 

@@ -276,4 +276,9 @@ std::optional<ShardName> parse_shard_name(std::string_view file_name) {
   return ShardName{std::string(file_name.substr(0, file_name.size() - kTail)), index - 1, count};
 }
 
+void Gguf::release(const std::uint8_t* data, std::size_t bytes) const {
+  for (const MappedFile& mapping : impl_->mappings)
+    if (mapping.release(data, bytes)) return;
+}
+
 }  // namespace tandem

@@ -84,6 +84,10 @@ class Gguf {
   std::span<const GgufTensor> tensors() const;     // of all shards, in shard and file order
   std::uint32_t version() const;
 
+  // Takes data of this set that lies in a mapped file out of the process's memory (see MappedFile::release); nothing
+  // for an image in memory.
+  void release(const std::uint8_t* data, std::size_t bytes) const;
+
   const GgufTensor* find_tensor(std::string_view name) const;  // nullptr when absent; hashed
   const GgufValue* find(std::string_view key) const;           // nullptr when absent
 

@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "runtime/timeline.h"
+
 namespace tandem {
 
 namespace {
@@ -251,18 +253,23 @@ void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, 
   const int streams = pass.shape.streams;
   if (params.w->ple) ple(pass, params, pass.state.ple_conv);
 
-  hc_read(pass, "hc_attn", params.hc_attn);
-  pass.show("hc_attn_mixed", ws.mixed.rows(w));
-  pass.show("attn_inject", ws.inject.rows(w));
-  if (gdn != nullptr)
-    gdn_mixer(pass, params, *gdn);
-  else
-    attention_mixer(pass, params, *attention, sparse);
-  pass.show("attn_out", ws.block.rows(w));
-  pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);
-
-  hc_read(pass, "hc_ffn", params.hc_ffn);
-  pass.show("hc_ffn_mixed", ws.mixed.rows(w));
+  {
+    const Span span(gdn != nullptr ? "GDN" : "attention", pass.layer);
+    hc_read(pass, "hc_attn", params.hc_attn);
+    pass.show("hc_attn_mixed", ws.mixed.rows(w));
+    pass.show("attn_inject", ws.inject.rows(w));
+    if (gdn != nullptr)
+      gdn_mixer(pass, params, *gdn);
+    else
+      attention_mixer(pass, params, *attention, sparse);
+    pass.show("attn_out", ws.block.rows(w));
+    pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);
+  }
+  {
+    const Span span("mix before the experts", pass.layer);
+    hc_read(pass, "hc_ffn", params.hc_ffn);
+    pass.show("hc_ffn_mixed", ws.mixed.rows(w));
+  }
   moe(pass, params.w->moe);
   pass.show("ffn_out", ws.block.rows(w));
   pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);

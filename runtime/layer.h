@@ -37,9 +37,14 @@ struct Pass {
   PassMode mode;
   RopeView rope;
   int layer = -1;
+  ExpertStore* experts = nullptr;  // null: the machine reads experts from the file
+  RouteObserver* route_observer = nullptr;
 
   void show(std::string_view stage, ConstRows x) const {
     if (tap) tap(stage, layer, position, x);
+  }
+  void tell(const Routes& routes) const {
+    if (route_observer != nullptr) route_observer->on_routes(mode, layer, routes);
   }
   // x as the input of the given matrices: quantised when one of them is a block format. Uses the one quantised buffer,
   // so the previous activation ends here. Throws InputError when x holds a non-finite value.

@@ -18,12 +18,18 @@
 #include "cpu/cpu_ops.h"
 #include "cpu/float_ops.h"
 #include "cpu/isa.h"
+#include "cpu/machine_probe.h"
 #include "gpu/gpu_ops.h"
 #include "placement/check.h"
 #include "placement/suggest.h"
+#include "runtime/cmd_census.h"
 #include "runtime/cmd_chat.h"
+#include "runtime/cmd_doctor.h"
 #include "runtime/cmd_eval.h"
 #include "runtime/cmd_inspect.h"
+#include "runtime/cmd_plan.h"
+#include "runtime/cmd_profile.h"
+#include "runtime/cmd_replay.h"
 #include "runtime/cmd_run.h"
 #include "runtime/output.h"
 
@@ -59,8 +65,13 @@ TileIsa cpu_isa(const EngineOptions& options) {
   return *isa;
 }
 
+std::unique_ptr<Ops> make_cpu_machine(const EngineOptions& options) {
+  return make_cpu_ops(
+      {.workers = options.workers, .isa = cpu_isa(options), .pin = options.pin, .cores = options.cores});
+}
+
 std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
-  if (options.device == "cpu") return make_cpu_ops(options.workers, cpu_isa(options));
+  if (options.device == "cpu") return make_cpu_machine(options);
   std::string why_not;
   if (options.device == "auto") {
     if (auto gpu = make_gpu_ops(0, &why_not)) return gpu;
@@ -68,7 +79,7 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
     if (std::filesystem::exists("/proc/driver/nvidia/version", ignored)) {
       write_stderr(fmt::format("tandem: note: there is an NVIDIA card, but {}; running on the CPU\n", why_not));
     }
-    return make_cpu_ops(options.workers, cpu_isa(options));
+    return make_cpu_machine(options);
   }
   const int device = cuda_device(options.device);
   if (device < 0) fail_input("--device: expected auto, cpu or cuda:N, found \"{}\"", options.device);
@@ -77,17 +88,29 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
   return gpu;
 }
 
-// The subcommand that was being parsed, or the program itself.
-const CLI::App& parsed_app(const CLI::App& app) {
+MachineProbes make_probes() {
+  MachineProbes probes = cpu_machine_probes();
+  probes.gpu = [](std::string* why_not) -> std::optional<Hardware::Gpu> {
+    *why_not = "this build has no GPU support";
+    return std::nullopt;
+  };
+  return probes;
+}
+
+// The subcommand that was being parsed ("census show"), or the program itself; `name` is how to call it.
+const CLI::App& parsed_app(const CLI::App& app, std::string& name) {
+  name += (name.empty() ? "" : " ") + app.get_name();
   const std::vector<CLI::App*> chosen = app.get_subcommands();
-  return chosen.empty() ? app : *chosen.front();
+  return chosen.empty() ? app : parsed_app(*chosen.front(), name);
 }
 
 // One line for a command line that cannot be read, with the nearest name when a name is wrong.
 std::string describe(const CLI::ParseError& error, const CLI::App& app) {
-  const CLI::App& command = parsed_app(app);
-  const std::string help = &command == &app ? "tandem --help" : "tandem " + command.get_name() + " --help";
+  std::string help;
+  const CLI::App& command = parsed_app(app, help);
+  help += " --help";
   const std::vector<std::string> extras = command.remaining();
+  const bool has_commands = !command.get_subcommands({}).empty();
   const auto* extra_error = dynamic_cast<const CLI::ExtrasError*>(&error);
   if (extra_error == nullptr || extras.empty()) return fmt::format("{} (see {})", error.what(), help);
 
@@ -97,10 +120,10 @@ std::string describe(const CLI::ParseError& error, const CLI::App& app) {
     for (const CLI::Option* option : command.get_options()) {
       for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
     }
-  } else if (&command == &app) {
-    for (const CLI::App* sub : app.get_subcommands({})) names.push_back(sub->get_name());
+  } else if (has_commands) {
+    for (const CLI::App* sub : command.get_subcommands({})) names.push_back(sub->get_name());
   }
-  const std::string kind = given.starts_with("-") ? "flag" : &command == &app ? "command" : "argument";
+  const std::string kind = given.starts_with("-") ? "flag" : has_commands ? "command" : "argument";
   const std::string near = nearest_name(given, names);
   return fmt::format("unknown {} {}{} (see {})", kind, given, near.empty() ? "" : "; did you mean " + near + "?", help);
 }
@@ -122,6 +145,12 @@ int run_command_line(int argc, char** argv) {
   add_run_command(app, factory, action);
   const OpsFactory reference_factory = [](const EngineOptions& options) { return make_float_ops(options.workers); };
   add_eval_command(app, factory, reference_factory, action);
+  add_profile_command(app, factory, action);
+  add_census_command(app, action);
+  add_replay_command(app, action);
+  const std::function<MachineProbes()> probes = make_probes;
+  add_doctor_command(app, probes, action);
+  add_plan_command(app, action);
   InspectOptions inspect;
   add_inspect_command(app, inspect)->callback([&] { action = [&inspect] { return run_inspect(inspect, stdout); }; });
   try {

@@ -17,6 +17,9 @@ class MappedFile {
   MappedFile& operator=(MappedFile&& other) noexcept;
 
   std::span<const std::uint8_t> bytes() const { return bytes_; }
+  // Takes the whole pages of this range out of the process's memory; they stay in the page cache, and a later read
+  // brings them back. False when the range is not of this file.
+  bool release(const std::uint8_t* data, std::size_t bytes) const;
 
  private:
   std::span<const std::uint8_t> bytes_;

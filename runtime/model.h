@@ -132,6 +132,11 @@ class Model {
   std::vector<std::string> warnings;  // things a user should see once (unknown keys are not among them)
   SamplingHints sampling_thinking, sampling_plain;
 
+  // The matrix is not going to be read again soon: its pages may leave the process's memory.
+  void release(const std::uint8_t* data, std::size_t bytes) const {
+    gguf_->release(data, bytes);
+    if (mtp_gguf_) mtp_gguf_->release(data, bytes);
+  }
   const Gguf& gguf() const { return *gguf_; }
   const Gguf* mtp_gguf() const { return mtp_gguf_.get(); }
   // Identity of the weights for saved states: a hash of shape, tensor directory (names, types, shapes) and samples of

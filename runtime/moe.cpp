@@ -1,5 +1,10 @@
-// Routed and shared experts of one layer: the place where, from the placement work on, two machines meet.
+// Routed and shared experts of one layer: the place where the two sides meet. The crew computes the experts that are
+// off the card while the machine computes those on it and the shared expert.
+#include <chrono>
+
+#include "runtime/expert_store.h"
 #include "runtime/layer.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 
@@ -20,10 +25,28 @@ void moe(const Pass& pass, const MoeWeights& weights) {
         "router, layer {}: expected finite values, found NaN at position {}. Fix: the weights are damaged or not "
         "those of this architecture; run `tandem inspect --check`",
         pass.layer, pass.position + static_cast<std::size_t>(bad));
-  ops.expert_ffn(weights.routed, routes, f, ws.expert_y.rows(w * used));
-  ops.ffn(weights.shared, f, ws.shared.rows(w));
-  ops.matmul(weights.shared_gate, f, ws.shared_logit.rows(w));
-  ops.combine(routes, ws.expert_y.rows(w * used), ws.shared_logit.rows(w), ws.shared.rows(w), ws.block.rows(w));
+  pass.tell(routes);
+  const Rows y = ws.expert_y.rows(w * used);
+  const Routes hits = ws.hits(w, used), misses = ws.misses(w, used);
+  ExpertStore::Split split{.hits = true, .misses = false};
+  if (pass.experts != nullptr) split = pass.experts->split(pass.layer, routes, hits, misses);
+  if (split.misses) ops.start_experts(weights.routed, misses, f, y);
+  if (split.hits) {
+    const Span span("experts on the card", pass.layer);
+    ops.expert_ffn(weights.routed, pass.experts != nullptr ? hits : routes, f, y);
+  }
+  {
+    const Span span("shared expert", pass.layer);
+    ops.ffn(weights.shared, f, ws.shared.rows(w));
+    ops.matmul(weights.shared_gate, f, ws.shared_logit.rows(w));
+  }
+  if (split.misses) {
+    const Span span("wait for the crew", pass.layer);
+    const auto start = std::chrono::steady_clock::now();
+    ops.finish_experts();
+    pass.experts->add_crew_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  ops.combine(routes, y, ws.shared_logit.rows(w), ws.shared.rows(w), ws.block.rows(w));
 }
 
 }  // namespace tandem

@@ -66,7 +66,18 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   CHECK(position + w <= state.context(), "{} + {} rows in {}", position, w, state.context());
 
   const RopeView rope = fill_rope(shape, position, 1, ws.rope_cos.rows(w), ws.rope_sin.rows(w));
-  const Pass pass{shared.ops, ws, shape, state, shared.tap, position, w, mode, rope, shape.layers};
+  const Pass pass{shared.ops,
+                  ws,
+                  shape,
+                  state,
+                  shared.tap,
+                  position,
+                  w,
+                  mode,
+                  rope,
+                  shape.layers,
+                  shared.loaded.experts.get(),
+                  shared.route_observer};
   impl_->fuse(pass, wide, next);
   run_layer(pass, impl_->layer, nullptr, &state.mtp.attention, impl_->attention == MtpAttention::kSparse);
   (mode == PassMode::kWindow ? state.mtp.pending : state.mtp.rows) += w;

@@ -26,12 +26,12 @@ void ngram_rows(const ModelShape& shape, std::span<const TokenId> context, std::
   }
 }
 
-NgramTable::NgramTable(const ModelShape& shape, const WeightView& table) : shape_(shape), table_(table) {
-  // Rows are read at random and are smaller than a page: without this the kernel reads ahead 128 KiB for each of them.
+NgramTable::NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram) : shape_(shape), table_(table) {
+  // Rows are read at random and are smaller than a page: from disk, the kernel would read ahead 128 KiB for each.
   const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
   const auto begin = (reinterpret_cast<std::uintptr_t>(table.data) + page - 1) / page * page;
   const auto end = (reinterpret_cast<std::uintptr_t>(table.data) + table.bytes()) / page * page;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, MADV_RANDOM);
+  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, in_ram ? MADV_WILLNEED : MADV_RANDOM);
 }
 
 void NgramTable::gather(std::span<const TokenId> before, std::span<const TokenId> tokens, Rows out) const {

@@ -18,7 +18,8 @@ void ngram_rows(const ModelShape& shape, std::span<const TokenId> context, std::
 
 class NgramTable {
  public:
-  NgramTable(const ModelShape& shape, const WeightView& table);
+  // in_ram: the whole table is read ahead; else rows come from the disk when they are needed.
+  NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram = false);
   // out [tokens, ple_width]: the concatenated table rows of each token; `before` holds the ngram_size - 1 tokens ahead
   // of the first one (fewer at the start of a sequence).
   void gather(std::span<const TokenId> before, std::span<const TokenId> tokens, Rows out) const;

@@ -9,8 +9,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
+#include "placement/adapt.h"
+#include "placement/plan.h"
 #include "runtime/model.h"
 #include "runtime/tensor.h"
 
@@ -92,15 +96,34 @@ struct GdnScan {
 // Told while weights are packed: bytes done of all.
 using LoadProgress = std::function<void(std::size_t done, std::size_t total)>;
 
+class ExpertStore;
+
+struct LoadOptions {
+  std::optional<ExpertPlacement> placement;  // empty: every expert in RAM
+  AdaptSettings adapt;
+  std::vector<bool> movable;  // [banks * experts]; empty: all
+  bool lock_memory = false;   // keep the experts in RAM locked
+  bool huge_pages = true;
+  bool ngram_in_ram = false;  // read the n-gram table ahead; else row by row, when it is needed
+  LoadProgress progress;
+};
+
+// A model in a machine's own form, kept while this lives. The model must outlive it, and the machine too.
+struct LoadedModel {
+  std::shared_ptr<void> dense;           // may be null: read from the file
+  std::shared_ptr<ExpertStore> experts;  // null: the machine reads experts from the file
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
   virtual std::string describe() const = 0;  // machine, instruction set, workers
+  // Things that a user should know about this machine: cause, cost, cure.
+  virtual std::vector<std::string> warnings() const { return {}; }
 
   // Puts the model's matrices into this machine's own form (packs, uploads). Products work without it, from the mapped
-  // file, only slower. The form is kept while the returned token (may be null) lives; the model must outlive it, and
-  // the machine too.
-  virtual std::shared_ptr<void> load(const Model& model, const LoadProgress& progress);
+  // file, only slower. A model that is loaded already is shared; its options are those of the first load.
+  virtual LoadedModel load(const Model& model, const LoadOptions& options);
 
   // ---- products ---------------------------------------------------------------------------------------------------
   // R2. Returns the first row that holds a non-finite value, or -1. A block whose 127/amax overflows (amax below
@@ -169,8 +192,14 @@ class Ops {
   // The `used` experts of the highest logits (ties to the lower index), weight = e_k / sum e with e = exp(logit - max),
   // summed in rank order. Returns the first row with a NaN logit, or -1.
   virtual std::int64_t route(ConstRows logits, Routes routes) = 0;
-  // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d].
+  // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d]. A negative id leaves its row of y alone.
   virtual void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) = 0;
+  // The same for the experts that are off the card: begun here, done when finish_experts returns; other operations may
+  // run in between. Everything passed must stay unchanged until then. REQUIRES that no other is running.
+  virtual void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
+    expert_ffn(bank, routes, a, y);
+  }
+  virtual void finish_experts() {}
   // y = down(quantised(silu(gate x) * (up x))). y [w, d].
   virtual void ffn(const ExpertWeights& weights, const Activation& a, Rows y) = 0;
   // out = fma over k in rank order of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out).

@@ -1,21 +1,23 @@
 #include "runtime/pipeline.h"
 
+#include "runtime/expert_store.h"
 #include "runtime/pipeline_impl.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 
-std::shared_ptr<void> Ops::load(const Model&, const LoadProgress&) {
-  return nullptr;
+LoadedModel Ops::load(const Model&, const LoadOptions&) {
+  return {};
 }
 
-Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadProgress& progress)
+Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadOptions& options)
     : model(model_),
       ops(ops_),
       max_rows(std::max(max_rows_, kMaxWindow)),
-      loaded(ops_.load(model_, progress)),
+      loaded(ops_.load(model_, options)),
       output_hc(make_hc_params(model_.output_hc)) {
   for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(layer));
-  if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table);
+  if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table, options.ngram_in_ram);
   ws = std::make_unique<Workspace>(model.shape, max_rows, static_cast<std::size_t>(model.shape.max_positions));
 }
 
@@ -31,6 +33,7 @@ PassOutput Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const W
   PassOutput out;
   out.wide = ws->x.rows(pass.rows);
   if (logits == LogitRows::kNone) return out;
+  const Span span("head", pass.layer);
   hc_read(pass, "output_hc", mixer);
   pass.show("final_mixer", ws->mixed.rows(pass.rows));
   const std::size_t count = logits == LogitRows::kAll ? pass.rows : 1;
@@ -41,8 +44,8 @@ PassOutput Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const W
   return out;
 }
 
-Pipeline::Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadProgress& progress)
-    : impl_(std::make_unique<Impl>(model, ops, max_rows, progress)) {}
+Pipeline::Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadOptions& options)
+    : impl_(std::make_unique<Impl>(model, ops, max_rows, options)) {}
 Pipeline::~Pipeline() = default;
 
 std::size_t Pipeline::max_rows() const {
@@ -54,8 +57,14 @@ const Model& Pipeline::model() const {
 Ops& Pipeline::ops() {
   return impl_->ops;
 }
+ExpertStore* Pipeline::experts() const {
+  return impl_->loaded.experts.get();
+}
 void Pipeline::set_tap(StageTap tap) {
   impl_->tap = std::move(tap);
+}
+void Pipeline::set_route_observer(RouteObserver* observer) {
+  impl_->route_observer = observer;
 }
 
 PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits) {
@@ -69,7 +78,8 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
 
   const std::size_t position = state.position();
   const RopeView rope = fill_rope(shape, position, 1, ws.rope_cos.rows(w), ws.rope_sin.rows(w));
-  Pass pass{impl.ops, ws, shape, state, impl.tap, position, w, mode, rope};
+  Pass pass{impl.ops,           ws, shape, state, impl.tap, position, w, mode, rope, -1, impl.loaded.experts.get(),
+            impl.route_observer};
   impl.embed(impl.model.token_embd, tokens, ws.block.rows(w));
   impl.ops.tile_streams(ws.block.rows(w), shape.streams, ws.x.rows(w));
   if (impl.ngrams) {
@@ -82,6 +92,8 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
               shape.is_gdn[i] ? nullptr : &state.attention[i], true);
   }
   pass.layer = -1;
+  if (impl.route_observer != nullptr) impl.route_observer->end_pass();
+  if (pass.experts != nullptr) pass.experts->end_round(mode == PassMode::kWindow || w == 1, w);
   if (mode == PassMode::kWindow)
     state.append_window(tokens);
   else

@@ -22,6 +22,15 @@ enum class LogitRows { kNone, kLast, kAll };
 // Called with every named intermediate result of a pass, when set: stage name, layer (-1 outside), first position.
 using StageTap = std::function<void(std::string_view stage, int layer, std::size_t position, ConstRows rows)>;
 
+// Hears which experts the rows of a pass go to: every bank of the trunk in order, then the end of the pass. The draft
+// block's bank (ModelShape::layers) comes without an end: its passes belong to the round of the trunk pass after them.
+class RouteObserver {
+ public:
+  virtual ~RouteObserver() = default;
+  virtual void on_routes(PassMode mode, int bank, const Routes& routes) = 0;  // routes are valid during the call
+  virtual void end_pass() = 0;
+};
+
 struct PassOutput {
   ConstRows logits;  // rows asked for, [rows, vocab]; valid until the next pass
   ConstRows wide;    // [rows of the pass, D], the wide residual before the final mixer (input of the MTP head)
@@ -31,7 +40,7 @@ class Pipeline {
  public:
   // max_rows bounds the rows of one pass (prefill chunk); all work memory is reserved, and the weights are loaded into
   // the machine here.
-  Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadProgress& progress = {});
+  Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadOptions& options = {});
   ~Pipeline();
 
   // Runs `tokens` at the end of the sequence. REQUIRES 0 < tokens.size() <= max_rows(), room in the state, no open
@@ -47,7 +56,10 @@ class Pipeline {
   std::size_t max_rows() const;
   const Model& model() const;
   Ops& ops();
+  ExpertStore* experts() const;  // null on a machine that reads experts from the file
   void set_tap(StageTap tap);
+  // Null: nobody listens. The observer has to outlive the passes.
+  void set_route_observer(RouteObserver* observer);
 
  private:
   friend class MtpHead;

@@ -11,17 +11,18 @@
 namespace tandem {
 
 struct Pipeline::Impl {
-  Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadProgress& progress);
+  Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadOptions& options);
 
   const Model& model;
   Ops& ops;
   std::size_t max_rows;
-  std::shared_ptr<void> loaded;  // the machine's own form of the weights
+  LoadedModel loaded;  // the machine's own form of the weights
   std::vector<LayerParams> layers;
   HcParams output_hc;
   std::optional<NgramTable> ngrams;
   std::unique_ptr<Workspace> ws;
   StageTap tap;
+  RouteObserver* route_observer = nullptr;
 
   // Token embedding rows of `table` to out [tokens, d].
   void embed(const WeightView& table, std::span<const TokenId> tokens, Rows out) const;

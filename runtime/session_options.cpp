@@ -8,6 +8,7 @@
 #include <random>
 
 #include "placement/check.h"
+#include "placement/units.h"
 
 namespace tandem {
 namespace {
@@ -79,6 +80,41 @@ void add_engine_flags(CLI::App& app, EngineOptions& options) {
       ->check(CLI::Range(std::size_t{1}, kMaxPrefillChunk).description(""));
   add_words(app, "--kv", {"f16", "f32"}, "f16 or f32: how keys and values are kept (default f16)", "TYPE",
             [&options](std::size_t word) { options.kv = word == 0 ? KvType::kF16 : KvType::kF32; });
+  add_placement_flags(app, options.placement);
+  app.add_option("--slots-file", options.slots_file,
+                 "experts on the card: read from FILE at the start if it is there, written at the end")
+      ->type_name("FILE");
+  app.add_option("--timeline", options.timeline,
+                 "write what every thread did to FILE, for chrome://tracing or ui.perfetto.dev")
+      ->type_name("FILE");
+}
+
+void add_placement_flags(CLI::App& app, PlacementChoices& choices) {
+  const std::string group = "Placement (see docs/placement.md; never changes the text)";
+  const auto size = [&](const std::string& name, std::optional<std::int64_t>& target, const std::string& help) {
+    app.add_option_function<std::string>(
+           name, [&target, name](const std::string& text) { target = parse_bytes_or_fail(text, name); }, help)
+        ->type_name("SIZE")
+        ->group(group);
+  };
+  app.add_option("--policy", choices.policy, "placement policy (YAML), for example one of configs/policies")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_option("--hardware", choices.hardware,
+                 "description of the machine (YAML), as `tandem doctor` writes it; default: this machine's RAM")
+      ->type_name("FILE")
+      ->group(group);
+  size("--vram", choices.vram, "VRAM that Tandem may use; with --device cpu, of the card that the CPU plays");
+  size("--ram", choices.ram, "RAM that Tandem may use");
+  app.add_option_function<int>(
+         "--slots", [&choices](int n) { choices.slots = n; },
+         "experts on the card, at most; with --device cpu, on the card that the CPU plays")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1 << 24).description(""))
+      ->group(group);
+  add_words(app, "--adapt", {"off", "lru", "lfu", "swaps"}, "off, lru, lfu or swaps: how experts move to the card",
+            "HOW", [&choices](std::size_t word) { choices.adapt = static_cast<AdaptMode>(word); });
+  app.get_option("--adapt")->group(group);
 }
 
 void add_sampling_flags(CLI::App& app, SamplingChoices& choices) {

@@ -49,6 +49,8 @@ Workspace::Workspace(const ModelShape& shape, std::size_t w, std::size_t context
       shared(w, sz(shape.hidden)),
       shared_logit(w, 1),
       route_expert(w * sz(shape.experts_used)),
+      hit_expert(route_expert.size()),
+      miss_expert(route_expert.size()),
       route_weight(w * sz(shape.experts_used)),
       ngram(shape.ple_layer >= 0 ? w : 0, sz(shape.ple_width())),
       concat(shape.mtp_layers > 0 ? w * sz(shape.streams) : 0, sz(2 * shape.hidden)) {
@@ -77,6 +79,40 @@ void Workspace::reserve_positions(std::size_t rows, std::size_t stride) {
   position_stride = stride;
   positions.resize(rows * stride);
   position_count.resize(rows);
+}
+
+std::size_t Workspace::bytes() const {
+  std::size_t total = 0;
+  for (const Buffer* buffer :
+       {&x,        &normed,   &wide_a,    &wide_b,    &low,     &mixed,       &inject,  &block,        &qkv,
+        &conv,     &z,        &gdn_out,   &qn,        &kn,      &alpha,       &beta,    &q_gate,       &q_rot,
+        &attn_out, &k,        &k_rot,     &v,         &index_q, &index_q_rot, &index_k, &pool_in,      &pool,
+        &rope_cos, &rope_sin, &block_cos, &block_sin, &router,  &expert_y,    &shared,  &shared_logit, &ngram,
+        &logits,   &concat})
+    total += buffer->bytes();
+  return total +
+         (positions.size() + position_count.size() + route_expert.size() + hit_expert.size() + miss_expert.size() +
+          quant_s_.size()) *
+             4 +
+         (route_weight.size() + quant_d_.size()) * sizeof(float) + quant_q_.size();
+}
+
+std::int64_t workspace_bytes(const ModelShape& s, std::int64_t rows, std::int64_t context, std::int64_t logit_rows) {
+  const bool ple = s.ple_layer >= 0, mtp = s.mtp_layers > 0;
+  const std::int64_t fused = s.streams * 2 * s.hidden, heads = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  const std::int64_t index_q = s.indexer_heads * s.indexer_dim;
+  // Floats of one row, in the order of the members.
+  std::int64_t row = (ple ? 4 : 3) * s.wide() + s.hc_rank + s.hidden + s.streams + s.hidden;
+  row += 2 * s.gdn_conv_width() + 2 * s.gdn_value_width() + 2 * s.gdn_key_width() + 2 * s.gdn_value_heads;
+  row += 2 * heads + 2 * heads + 3 * kv + 2 * index_q + 3 * s.indexer_dim + 4 * (s.rope_dims / 2);
+  row += s.experts + s.experts_used * s.hidden + s.hidden + 1;
+  row += (ple ? s.ple_width() : 0) + (mtp ? fused : 0);
+  const std::int64_t once = s.indexer_ratio * s.indexer_dim + s.indexer_dim + 2 * (s.rope_dims / 2);
+  const std::int64_t listed = std::min<std::int64_t>(context, s.indexer_budget + s.indexer_ratio) + 1;
+  const std::int64_t routes = 4 * s.experts_used;  // experts, hits, misses, weights
+  const std::int64_t widest = rows * std::max({s.wide(), s.gdn_value_width(), heads, s.ple_width(), fused, s.hc_rank});
+  const std::int64_t quantised = widest + (widest / 32 + 1) * 4 + (widest / 16 + 1) * 4;
+  return (rows * (row + listed + routes) + once + logit_rows * s.vocab) * 4 + quantised;
 }
 
 }  // namespace tandem

@@ -23,6 +23,7 @@ class Buffer {
     DCHECK(w * cols <= data_.size());
     return {data_.data(), w, cols};
   }
+  std::size_t bytes() const { return data_.size() * sizeof(float); }
 
  private:
   std::size_t cols_ = 0;
@@ -58,7 +59,7 @@ struct Workspace {
   std::size_t position_stride;
   // experts
   Buffer router, expert_y, shared, shared_logit;
-  std::vector<std::int32_t> route_expert;
+  std::vector<std::int32_t> route_expert, hit_expert, miss_expert;
   std::vector<float> route_weight;
   // n-gram
   Buffer ngram;  // [w, ple_width]
@@ -67,12 +68,16 @@ struct Workspace {
   Buffer concat;  // [w * streams, 2 d], MTP fusion only
 
   void reserve_logits(std::size_t rows, std::size_t vocab);
+  std::size_t bytes() const;  // of all of it, as it is now
 
   QuantRows quant(std::size_t rows, std::size_t cols);
   AttendLists lists(std::size_t rows) { return {positions.data(), position_count.data(), rows, position_stride}; }
   // Makes room for lists of `stride` positions (dense attention over a long sequence).
   void reserve_positions(std::size_t rows, std::size_t stride);
   Routes routes(std::size_t rows, std::size_t used) { return {route_expert.data(), route_weight.data(), rows, used}; }
+  // The same routes with -1 where the expert is off the card, and where it is on the card.
+  Routes hits(std::size_t rows, std::size_t used) { return {hit_expert.data(), route_weight.data(), rows, used}; }
+  Routes misses(std::size_t rows, std::size_t used) { return {miss_expert.data(), route_weight.data(), rows, used}; }
 
  private:
   std::size_t logit_rows_ = 0;
@@ -80,5 +85,8 @@ struct Workspace {
   std::vector<float> quant_d_;
   std::vector<std::int32_t> quant_s_;
 };
+
+// What Workspace(shape, rows, context) takes after reserve_logits(logit_rows, shape.vocab), without making it.
+std::int64_t workspace_bytes(const ModelShape& shape, std::int64_t rows, std::int64_t context, std::int64_t logit_rows);
 
 }  // namespace tandem

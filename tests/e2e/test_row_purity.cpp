@@ -3,19 +3,19 @@
 // the CPU: the scalar reference gives the same hash.
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 
 #include "cpu/cpu_ops.h"
 #include "cpu/reference_ops.h"
 #include "runtime/logits_hash.h"
 #include "runtime/pipeline.h"
+#include "tests/e2e/nano_prompts.h"
 #include "tests/synthetic_model.h"
 
 namespace tandem::testing {
 namespace {
 
+<<<<<<< HEAD
 constexpr std::size_t kContext = 600, kLongest = 540;  // tokens; a chunk of 511 must leave some of the prompt
 using Prompt = std::vector<TokenId>;
 
@@ -57,6 +57,10 @@ std::string chunked(Pipeline& pipeline, std::size_t chunk) {
 
 // The logits rows of tokens[from, to) run in windows of 1, 2, 5, 8 or 16 rows: some rows hold the true continuation,
 // the rest wrong tokens, and any number of the true ones is kept; a few rows in between are committed.
+=======
+// The logits rows of tokens[from, to) run in windows of 1, 2, 5 or 8 rows: some rows hold the true continuation, the
+// rest wrong tokens, and any number of the true ones is kept.
+>>>>>>> main
 void windows(Pipeline& pipeline, SequenceState& state, std::span<const TokenId> tokens, std::mt19937& random,
              LogitsHash& hash) {
   const auto vocab = static_cast<std::uint32_t>(pipeline.model().shape.vocab);

@@ -59,7 +59,7 @@ class Loaded : public ::testing::TestWithParam<Loader> {
   static constexpr const char* kScaled[] = {"output", "blk.0.ffn_gate_shexp", "blk.0.ffn_up_shexp",
                                             "blk.0.ffn_down_shexp"};
   void open(const ModelShape& shape, const std::function<DType(const tandem::TensorSpec&)>& type, bool scaled = false) {
-    token_.reset();  // it must not outlive its model and machine
+    loaded_ = {};  // it must not outlive its model and machine
     SyntheticOptions options;
     options.shape = shape;
     options.type = type;
@@ -70,10 +70,12 @@ class Loaded : public ::testing::TestWithParam<Loader> {
     model_.emplace(Model::bind(Gguf::parse(image_)));
     ops_ = std::make_unique<CpuOps>(GetParam().workers, GetParam().isa);
     std::size_t packed = 0;
-    token_ = ops_->load(*model_, [&](std::size_t done, std::size_t) { packed = done; });
+    LoadOptions load;
+    load.progress = [&](std::size_t done, std::size_t) { packed = done; };
+    loaded_ = ops_->load(*model_, load);
     ASSERT_GT(packed, 0U) << "nothing was loaded";
   }
-  void TearDown() override { token_.reset(); }
+  void TearDown() override { loaded_ = {}; }
 
   Ops& ops() const { return *ops_; }
   const Model& model() const { return *model_; }
@@ -83,7 +85,7 @@ class Loaded : public ::testing::TestWithParam<Loader> {
   std::vector<std::uint8_t> image_;
   std::optional<Model> model_;
   std::unique_ptr<CpuOps> ops_;
-  std::shared_ptr<void> token_;
+  LoadedModel loaded_;
   Random random_{81};
 };
 INSTANTIATE_TEST_SUITE_P(All, Loaded, ::testing::ValuesIn(loaders()), loader_name);

@@ -372,10 +372,19 @@ TEST(Screen, ControlCharactersAreReplaced) {
 }
 
 TEST(ProgressBar, Text) {
-  EXPECT_EQ(Progress::render("reading", "tokens", 50, 100, 2.0, 79),
-            "reading [####################....................] 50/100 tokens, 25/s");
-  // 8 for the label, 19 for the numbers, 3 for brackets and space: 10 cells are left of 40 columns.
-  EXPECT_EQ(Progress::render("reading", "tokens", 50, 100, 2.0, 40), "reading [#####.....] 50/100 tokens, 25/s");
+  EXPECT_EQ(Progress::render("reading", "tokens", 50, 100, 2.0, 88),
+            "reading [####################....................] 50/100 tokens, 25/s, 2 s left");
+  // 8 for the label, 29 for the numbers, 3 for brackets and space: 10 cells are left of 50 columns.
+  EXPECT_EQ(Progress::render("reading", "tokens", 50, 100, 2.0, 50),
+            "reading [#####.....] 50/100 tokens, 25/s, 2 s left");
+  EXPECT_EQ(Progress::render("reading", "tokens", 100, 100, 2.0, 41), "reading [##########] 100/100 tokens, 50/s");
+  EXPECT_EQ(Progress::render("reading", "tokens", 0, 100, 2.0, 40), "reading [............] 0/100 tokens, 0/s");
+  // Half was there before: the rate, and what is left, are of the other half.
+  EXPECT_EQ(Progress::render("", "B", 60, 100, 2.0, 20, 50), " 60/100 B, 5/s, 8 s ");
+  EXPECT_NE(Progress::render("", "B", 1, 120, 1.0, 200).find(", 119 s left"), std::string::npos);
+  EXPECT_NE(Progress::render("", "B", 1, 121, 1.0, 200).find(", 2 min left"), std::string::npos);
+  EXPECT_NE(Progress::render("", "B", 1, 122, 1.0, 200).find(", 3 min left"), std::string::npos);
+  EXPECT_NE(Progress::render("", "B", 1, 7202, 1.0, 200).find(", 2 h 01 min left"), std::string::npos);
   for (int width = 0; width < 90; ++width) {
     EXPECT_LE(Progress::render("reading", "tokens", 7, 9, 0.0, width).size(), static_cast<std::size_t>(width));
   }

@@ -1,0 +1,246 @@
+#include "placement/cost_model.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "placement/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr double kGiga = 1e9, kMicro = 1e-6;
+
+double as_double(std::int64_t n) {
+  return static_cast<double>(n);
+}
+
+}  // namespace
+
+std::vector<double> inclusion_probabilities(const RouteShares& shares) {
+  const auto experts = static_cast<std::size_t>(shares.experts);
+  std::vector<double> p(shares.share.size(), 0.0);
+  const double used = std::min(shares.used, shares.experts);
+  for (std::size_t first = 0; first < p.size(); first += experts) {
+    std::vector<char> full(experts, 0);
+    double open_sum = 0;  // shares of the experts that are not at 1
+    for (std::size_t e = 0; e < experts; ++e) open_sum += shares.share[first + e];
+    double left = used;
+    // Each turn fixes at least one more expert at 1, or ends.
+    for (bool changed = true; changed;) {
+      changed = false;
+      double sum = 0, fixed = 0;
+      for (std::size_t e = 0; e < experts; ++e) {
+        if (full[e] != 0) continue;
+        const double value = open_sum > 0 ? left * shares.share[first + e] / open_sum : 0.0;
+        if (value >= 1.0) {
+          full[e] = 1;
+          p[first + e] = 1.0;
+          fixed += 1.0;
+          changed = true;
+        } else {
+          p[first + e] = value;
+          sum += shares.share[first + e];
+        }
+      }
+      open_sum = sum;
+      left -= fixed;
+    }
+    // Fewer experts with a share than a row uses: the others are used equally often.
+    double total = 0;
+    int zero = 0;
+    for (std::size_t e = 0; e < experts; ++e) {
+      total += p[first + e];
+      zero += p[first + e] == 0.0 ? 1 : 0;
+    }
+    if (zero > 0 && total < used) {
+      const double each = std::min(1.0, (used - total) / zero);
+      for (std::size_t e = 0; e < experts; ++e) p[first + e] = p[first + e] == 0.0 ? each : p[first + e];
+    }
+  }
+  return p;
+}
+
+double expected_tokens(int drafts, double acceptance, double decay) {
+  double tokens = 1.0, reached = 1.0;
+  for (int i = 0; i < drafts; ++i) {
+    reached *= acceptance;
+    tokens += reached;
+    acceptance *= decay;
+  }
+  return tokens;
+}
+
+double expected_stage(double card, double mean, double unit, double handoff) {
+  if (mean <= 0) return card;
+  constexpr double kLargeMean = 500;  // exp(-mean) would vanish, and so has the spread around it
+  if (mean > kLargeMean) return std::max(card, mean * unit + handoff);
+  // From m0 misses on the crew is the later one: card P(M < m0) + unit mean P(M >= m0 - 1) + handoff P(M >= m0).
+  constexpr double kFar = 1e6;
+  const double slack = unit > 0 ? (card - handoff) / unit : (card >= handoff ? kFar : -1.0);
+  if (slack >= kFar) return card;
+  const double m0 = std::max(1.0, std::floor(slack) + 1.0);
+  double term = std::exp(-mean), below = 0, last = 0;  // P(M < m0) and P(M = m0 - 1)
+  for (double m = 0; m < m0; m += 1.0) {
+    last = term;
+    below += term;
+    term *= mean / (m + 1.0);
+    if (m > mean && term < 1e-18) {
+      last = 0;
+      break;
+    }
+  }
+  const double above = std::max(0.0, 1.0 - below);
+  return card * (1.0 - above) + unit * mean * std::min(1.0, above + last) + handoff * above;
+}
+
+int crew_workers(const Policy& policy, const Hardware& hardware) {
+  if (policy.crew.workers) return *policy.crew.workers;
+  const Hardware::Cpu& cpu = hardware.cpu;
+  const int cores = cpu.performance_cores + (policy.crew.cores == CrewCores::kAll ? cpu.efficiency_cores : 0);
+  if (cores <= 0) return hardware.ram.read_gbps.empty() ? 1 : hardware.ram.read_gbps.rbegin()->first;
+  int best = cores;
+  for (const auto& [count, rate] : hardware.ram.read_gbps) {
+    if (count <= cores && rate > hardware.read_gbps(best)) best = count;
+  }
+  return best;
+}
+
+CostModel::CostModel(const PlanInput& input)
+    : input_(input),
+      banks_(static_cast<int>(input.model.expert_bytes.size())),
+      experts_(input.model.shape.experts),
+      workers_(crew_workers(input.policy, input.hardware)),
+      p_(inclusion_probabilities(input.shares)) {
+  CHECK(input.shares.banks == banks_ && input.shares.experts == experts_, "shares of {} x {}, model of {} x {}",
+        input.shares.banks, input.shares.experts, banks_, experts_);
+  const Hardware& hardware = input.hardware;
+  if (hardware.ram.read_gbps.empty()) missing_ = "RAM bandwidth";
+  const double ram = hardware.ram.read_gbps.empty() ? 0.0 : hardware.read_gbps(workers_) * kGiga;
+  crew_rate_ = ram * hardware.cpu.expert_efficiency;
+  disk_rate_ = hardware.disk.large_read_gbps * kGiga;
+  main_rate_ = crew_rate_;
+  logits_rate_ = ram;
+  if (!input.card) return;
+  if (!hardware.gpu || hardware.gpu->copy_gbps <= 0) {
+    missing_ += missing_.empty() ? "GPU memory bandwidth" : " and GPU memory bandwidth";
+    return;
+  }
+  const Hardware::Gpu& gpu = *hardware.gpu;
+  main_rate_ = gpu.copy_gbps * kGiga * gpu.efficiency;
+  logits_rate_ = (gpu.pcie_from_card_gbps > 0 ? gpu.pcie_from_card_gbps : gpu.pcie_to_card_gbps) * kGiga;
+  handoff_ = gpu.handoff_us * kMicro;
+  node_ = gpu.kernel_us * kMicro;
+}
+
+double CostModel::met(int bank, int expert, int rows) const {
+  return 1.0 - std::pow(1.0 - p_[index(bank, expert)], rows);
+}
+
+double CostModel::work(int bank, int expert, int rows) const {
+  const double q = met(bank, expert, rows);
+  return q + input_.hardware.cpu.row_cost * (rows * p_[index(bank, expert)] - q);
+}
+
+CostModel::Use CostModel::use(int bank, int drafts) const {
+  return bank < input_.model.shape.layers ? Use{1, 1 + drafts} : Use{drafts, 1};
+}
+
+BankLoad CostModel::load(const ExpertPlacement& placement, int bank, int rows) const {
+  BankLoad load;
+  for (int e = 0; e < experts_; ++e) {
+    const double q = met(bank, e, rows);
+    switch (placement.at(bank, e)) {
+      case Place::kCard:
+        load.card += q;
+        // Where the CPU plays the card, its work counts as the crew's does.
+        if (!input_.card) load.work += work(bank, e, rows);
+        break;
+      case Place::kRam:
+        load.misses += q;
+        load.work += work(bank, e, rows);
+        break;
+      case Place::kDisk:
+        load.disk_misses += q;
+        load.disk_work += work(bank, e, rows);
+        break;
+    }
+  }
+  return load;
+}
+
+double CostModel::stage_seconds(int bank, const BankLoad& load) const {
+  const double bytes = as_double(input_.model.expert_bytes[static_cast<std::size_t>(bank)]);
+  const double disk =
+      load.disk_misses > 0 ? bytes * (load.disk_misses / disk_rate_ + load.disk_work / crew_rate_) : 0.0;
+  if (!input_.card) return bytes * load.work / crew_rate_ + disk;
+  const bool trunk = bank < input_.model.shape.layers;
+  const double shared = trunk ? as_double(input_.model.shared_packed) / (main_rate_ * input_.model.shape.layers) : 0.0;
+  const double unit = load.misses > 0 ? bytes / crew_rate_ * (load.work / load.misses) : 0.0;
+  return expected_stage(shared + bytes * load.card / main_rate_, load.misses, unit, handoff_) + disk;
+}
+
+double CostModel::attention_bytes(int rows) const {
+  const ModelShape& s = input_.model.shape;
+  const StateLayout& state = input_.state;
+  const std::int64_t chosen = std::min<std::int64_t>(state.context, s.indexer_budget + s.indexer_ratio);
+  const double kv = as_double(rows * chosen * 2 * s.kv_heads * s.head_dim) * state.kv_bits / 8;
+  const double pooled = as_double(state.context / std::max(s.indexer_ratio, 1) * s.indexer_dim) * state.pooled_bits / 8;
+  return kv + pooled;
+}
+
+double CostModel::trunk_cache_bytes(int rows) const {
+  const ModelShape& s = input_.model.shape;
+  const auto attention = std::count(s.is_gdn.begin(), s.is_gdn.end(), false);
+  return as_double(attention) * attention_bytes(rows) +
+         2 * as_double(state_bytes(s, input_.state).gdn_state);  // read and written
+}
+
+// A matrix is read once for all rows. The CPU needs more time for each further row, the card does not.
+double CostModel::matrix_seconds(double bytes, int rows) const {
+  const double factor = input_.card ? 1.0 : 1.0 + input_.hardware.cpu.row_cost * (rows - 1);
+  return bytes * factor / main_rate_;
+}
+
+RoundTime CostModel::round(const ExpertPlacement& placement, int drafts) const {
+  CHECK(known(), "no prediction without {}", missing_);
+  const PlanModel& model = input_.model;
+  const ModelShape& s = model.shape;
+  RoundTime time;
+  time.rows = 1 + drafts;
+  const auto attention = static_cast<double>(std::count(s.is_gdn.begin(), s.is_gdn.end(), false));
+  const double nodes = (s.layers - attention) * kGdnLayerNodes + attention * kAttentionLayerNodes;
+  const std::int64_t overlapped = input_.card ? model.shared_packed : 0;  // runs in the expert stage
+  time.dense = matrix_seconds(as_double(model.dense_packed - overlapped), time.rows) +
+               trunk_cache_bytes(time.rows) / main_rate_ + nodes * node_;
+  time.head = matrix_seconds(as_double(model.head_packed), time.rows);
+  const double logits = logits_rate_ > 0 ? as_double(s.vocab) * 4 / logits_rate_ : 0.0;
+  time.sampling = time.rows * logits;
+  if (drafts > 0) {
+    time.draft = drafts * (matrix_seconds(as_double(model.draft_packed), 1) + attention_bytes(1) / main_rate_ +
+                           kDraftNodes * node_ + matrix_seconds(as_double(model.head_packed), 1) + logits);
+  }
+  for (int bank = 0; bank < banks_; ++bank) {
+    const Use use = this->use(bank, drafts);
+    if (use.times == 0) continue;
+    const BankLoad load = this->load(placement, bank, use.rows);
+    const double bytes = as_double(model.expert_bytes[static_cast<std::size_t>(bank)]);
+    const double seconds = use.times * stage_seconds(bank, load);
+    if (bank >= s.layers) {
+      time.draft += seconds;
+      continue;
+    }
+    time.experts += seconds;
+    time.crew += bytes * load.work / crew_rate_;
+    if (load.disk_misses > 0) time.disk += bytes * (load.disk_misses / disk_rate_ + load.disk_work / crew_rate_);
+    if (!input_.card) continue;
+    time.card += stage_seconds(bank, BankLoad{.card = load.card});
+    time.handoff += handoff_ * (1.0 - std::exp(-load.misses));
+  }
+  time.wait = input_.card ? std::max(0.0, time.experts - time.card - time.disk) : 0.0;
+  time.card = input_.card ? time.card + time.dense : 0.0;
+  time.total = time.dense + time.experts + time.head + time.sampling + time.draft;
+  time.tokens = expected_tokens(drafts, input_.acceptance, input_.acceptance_decay);
+  return time;
+}
+
+}  // namespace tandem

@@ -1,0 +1,92 @@
+// Predicted seconds of a round, stage by stage, from bytes and measured bandwidths. Pure arithmetic; docs/placement.md
+// derives the equations.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "placement/plan.h"
+
+namespace tandem {
+
+// Chance that the first draft of a round is accepted, and the factor from one draft to the next. Published figures for
+// this model: 0.70 on a 24 GB card, 2.0 to 2.7 tokens a round with three drafts; these two give 2.33.
+inline constexpr double kFirstAcceptance = 0.70;
+inline constexpr double kAcceptanceDecay = 0.85;
+// Drafts 0 .. kPlannedDrafts are predicted.
+inline constexpr int kPlannedDrafts = 4;
+// Drafts that the objective assumes when the policy leaves the depth open: what published systems run with.
+inline constexpr int kAssumedDrafts = 3;
+
+// Nodes of the card's graph per layer: one per operation that runtime/layer.cpp and runtime/moe.cpp ask for.
+inline constexpr int kGdnLayerNodes = 38;
+inline constexpr int kAttentionLayerNodes = 41;
+inline constexpr int kDraftNodes = kAttentionLayerNodes + 11;  // fusion and the draft mixer
+
+// p [banks * experts]: the chance that a row uses an expert. p = used * share, capped at 1; what is cut off goes to the
+// others of the bank in proportion, so that every bank sums to `used` (or to the number of experts, if smaller).
+std::vector<double> inclusion_probabilities(const RouteShares& shares);
+
+// 1 + a + a * a d + ...: the tokens of a round, d drafts of which the i-th (from 0) is accepted with a decay^i.
+double expected_tokens(int drafts, double acceptance, double decay);
+
+// Mean of max(card, M > 0 ? M * unit + handoff : 0) with M Poisson of this mean: a layer's expert stage, in which the
+// card works `card` seconds while the crew computes M experts of `unit` seconds each. REQUIRES card >= 0.
+double expected_stage(double card, double mean, double unit, double handoff);
+
+// How much of a bank a pass of w rows meets: q = 1 - (1 - p)^w is the chance that an expert is used at all, and
+// k = q + row_cost * (w p - q) the crew's work for it in units of one row's.
+struct BankLoad {
+  double card = 0;                        // sum of q over experts on the card
+  double misses = 0, work = 0;            // sums of q and k over experts in RAM
+  double disk_misses = 0, disk_work = 0;  // and on disk
+};
+
+class CostModel {
+ public:
+  explicit CostModel(const PlanInput& input);
+
+  // Empty, or what is missing from the hardware description to predict times.
+  const std::string& missing() const { return missing_; }
+  bool known() const { return missing_.empty(); }
+  bool disk_known() const { return disk_rate_ > 0; }
+  int workers() const { return workers_; }
+  double inclusion(int bank, int expert) const { return p_[index(bank, expert)]; }
+  // q and k of one expert in a pass of `rows` rows.
+  double met(int bank, int expert, int rows) const;
+  double work(int bank, int expert, int rows) const;
+
+  // Seconds of the expert stage of one bank. REQUIRES known().
+  double stage_seconds(int bank, const BankLoad& load) const;
+  // How often a round with `drafts` drafts runs a bank, and over how many rows each time: the trunk's once over
+  // 1 + drafts, the draft block's `drafts` times over one.
+  struct Use {
+    int times, rows;
+  };
+  Use use(int bank, int drafts) const;
+  BankLoad load(const ExpertPlacement& placement, int bank, int rows) const;
+  // REQUIRES known().
+  RoundTime round(const ExpertPlacement& placement, int drafts) const;
+
+ private:
+  std::size_t index(int bank, int expert) const { return static_cast<std::size_t>(bank * experts_ + expert); }
+  // Bytes of caches that a pass of w rows reads: KV of the chosen positions, all pooled indexer keys, states twice.
+  double trunk_cache_bytes(int rows) const;
+  double attention_bytes(int rows) const;  // of one attention layer
+  double matrix_seconds(double bytes, int rows) const;
+
+  const PlanInput& input_;
+  int banks_, experts_, workers_;
+  std::vector<double> p_;
+  double main_rate_ = 0;  // bytes a second of the side that runs the dense part
+  double crew_rate_ = 0, disk_rate_ = 0;
+  double handoff_ = 0, node_ = 0, logits_rate_ = 0;
+  std::string missing_;
+};
+
+// Workers of the crew: the policy's number, or as many as give the most bandwidth among the cores that it allows.
+int crew_workers(const Policy& policy, const Hardware& hardware);
+
+}  // namespace tandem

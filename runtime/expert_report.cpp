@@ -1,0 +1,54 @@
+#include "runtime/expert_report.h"
+
+#include <fmt/format.h>
+
+#include "placement/units.h"
+
+namespace tandem {
+namespace {
+
+std::string phase_text(const ExpertCounts& counts) {
+  return fmt::format(
+      "{:.1f} % of routes and {:.1f} % of expert bytes on the card, {:.1f} misses a round, {} swaps ({}), {} tokens in "
+      "{} rounds",
+      100 * counts.hit_rate(), 100 * counts.byte_hit_rate(), counts.misses_per_round(), counts.swaps,
+      format_bytes(static_cast<std::int64_t>(counts.swap_bytes)), counts.rows, counts.rounds);
+}
+
+double per_round(double seconds, const ExpertStats& stats) {
+  const std::uint64_t rounds = stats.prefill.rounds + stats.decode.rounds;
+  return rounds == 0 ? 0.0 : 1e3 * seconds / static_cast<double>(rounds);
+}
+
+}  // namespace
+
+ExpertStats operator-(const ExpertStats& after, const ExpertStats& before) {
+  return {after.prefill - before.prefill, after.decode - before.decode,
+          after.crew_wait_seconds - before.crew_wait_seconds, after.copy_wait_seconds - before.copy_wait_seconds};
+}
+
+std::string expert_status(const ExpertStats& stats) {
+  const ExpertCounts& counts = stats.decode;
+  if (counts.rounds == 0) return {};
+  return fmt::format("{:.1f} % hits, {:.1f} misses a round, crew wait {:.2f} ms, {} swap{}", 100 * counts.hit_rate(),
+                     counts.misses_per_round(), per_round(stats.crew_wait_seconds, stats), counts.swaps,
+                     counts.swaps == 1 ? "" : "s");
+}
+
+std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStats& stats) {
+  const ExpertPlacement now = store.placement();
+  const auto size = [](std::size_t bytes) { return format_bytes(static_cast<std::int64_t>(bytes)); };
+  std::vector<ReportLine> lines{
+      {"experts", fmt::format("{} on the card ({}), {} in RAM ({}, {} locked), {} in the file", now.count(Place::kCard),
+                              size(store.card_bytes()), now.count(Place::kRam), size(store.ram_bytes()),
+                              size(store.ram().locked()), now.count(Place::kDisk))}};
+  if (!store.has_card()) return lines;
+  if (stats.prefill.rounds > 0) lines.push_back({"hits, prompt", phase_text(stats.prefill)});
+  if (stats.decode.rounds > 0) lines.push_back({"hits, answer", phase_text(stats.decode)});
+  lines.push_back(
+      {"waiting", fmt::format("{:.2f} ms a round for the crew, {:.2f} ms for moves",
+                              per_round(stats.crew_wait_seconds, stats), per_round(stats.copy_wait_seconds, stats))});
+  return lines;
+}
+
+}  // namespace tandem

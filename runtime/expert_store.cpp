@@ -1,0 +1,285 @@
+#include "runtime/expert_store.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "runtime/model_visit.h"
+
+namespace tandem {
+namespace {
+
+std::uint64_t checksum(const std::uint8_t* blob, std::size_t bytes) {
+  return XXH3_64bits(blob, bytes);
+}
+
+std::size_t file_bytes(const ExpertBank& bank) {  // of one expert
+  return bank.gate.bytes() + bank.up.bytes() + bank.down.bytes();
+}
+
+ExpertCounts counts_between(const Adapter::Counts& after, const Adapter::Counts& before) {
+  ExpertCounts counts;
+  counts.rounds = after.rounds - before.rounds;
+  counts.routes = after.routes - before.routes;
+  counts.hits = after.hits - before.hits;
+  counts.bytes = after.bytes - before.bytes;
+  counts.hit_bytes = after.hit_bytes - before.hit_bytes;
+  counts.misses = after.misses - before.misses;
+  counts.swaps = after.swaps - before.swaps;
+  counts.swap_bytes = after.swap_bytes - before.swap_bytes;
+  return counts;
+}
+
+template <typename Combine>
+void combine_fields(ExpertCounts& a, const ExpertCounts& b, Combine&& combine) {
+  combine(a.rounds, b.rounds);
+  combine(a.rows, b.rows);
+  combine(a.routes, b.routes);
+  combine(a.hits, b.hits);
+  combine(a.bytes, b.bytes);
+  combine(a.hit_bytes, b.hit_bytes);
+  combine(a.misses, b.misses);
+  combine(a.swaps, b.swaps);
+  combine(a.swap_bytes, b.swap_bytes);
+}
+
+}  // namespace
+
+ExpertCounts ExpertCounts::operator-(const ExpertCounts& earlier) const {
+  ExpertCounts result = *this;
+  combine_fields(result, earlier, [](std::uint64_t& a, std::uint64_t b) { a -= b; });
+  return result;
+}
+ExpertCounts& ExpertCounts::operator+=(const ExpertCounts& more) {
+  combine_fields(*this, more, [](std::uint64_t& a, std::uint64_t b) { a += b; });
+  return *this;
+}
+
+ExpertStore::ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card,
+                         const ParallelFor& parallel) {
+  place(model, options, card);
+  fill(model, parallel, options);
+  if (ram_.lock() < ram_.bytes() && !ram_.warning().empty()) warnings_.push_back(ram_.warning());
+}
+
+ExpertStore::~ExpertStore() {
+  if (!moving_.empty()) card_->wait();
+}
+
+// Finds a home for every blob. Nothing is read yet.
+void ExpertStore::place(const Model& model, const LoadOptions& options, CardMemory* card) {
+  for_each_bank(model, [&](const ExpertBank& bank) {
+    experts_ = bank.experts;
+    Bank& entry = banks_.emplace_back();
+    if (!ExpertBlobLayout::possible(bank)) return;
+    entry.layout = ExpertBlobLayout::of(bank);
+    const auto same = std::find_if(classes_.begin(), classes_.end(),
+                                   [&](const SizeClass& c) { return c.bytes == entry.layout->bytes; });
+    entry.size_class = static_cast<int>(same - classes_.begin());
+    if (same == classes_.end()) classes_.push_back({entry.layout->bytes, {}, {}});
+  });
+  ExpertPlacement placement = options.placement ? *options.placement : all_in_ram(banks(), experts_);
+  CHECK(placement.banks == banks() && placement.experts == experts_, "a placement of {} x {} experts for {} x {}",
+        placement.banks, placement.experts, banks(), experts_);
+  for (int b = 0; b < banks(); ++b)
+    for (int e = 0; e < experts_ && !layout(b); ++e) placement.at(b, e) = Place::kDisk;
+  slots_ = static_cast<std::size_t>(placement.count(Place::kCard));
+
+  // Cells of each class, and spares for the moves of one round.
+  const std::size_t spares =
+      slots_ > 0 && options.adapt.mode != AdaptMode::kOff ? static_cast<std::size_t>(options.adapt.swaps_per_round) : 0;
+  std::vector<std::size_t> on_card(classes_.size()), in_ram(classes_.size());
+  for (int b = 0; b < banks(); ++b)
+    for (int e = 0; e < experts_; ++e) {
+      if (placement.at(b, e) == Place::kDisk) continue;
+      auto& cells = placement.at(b, e) == Place::kCard ? on_card : in_ram;
+      ++cells[static_cast<std::size_t>(banks_[static_cast<std::size_t>(b)].size_class)];
+    }
+  std::size_t ram_total = 0;
+  std::vector<std::size_t> card_at(classes_.size()), ram_at(classes_.size());
+  for (std::size_t c = 0; c < classes_.size(); ++c) {
+    // A class that has nothing on one of the sides has nothing to exchange.
+    const std::size_t extra = on_card[c] > 0 && in_ram[c] > 0 ? spares : 0;
+    card_at[c] = card_bytes_;
+    ram_at[c] = ram_total;
+    card_bytes_ += (on_card[c] + extra) * classes_[c].bytes;
+    ram_total += (in_ram[c] + extra) * classes_[c].bytes;
+  }
+  ram_ = Arena(ram_total, {options.huge_pages, options.lock_memory});
+  if (card_bytes_ > 0) {
+    CHECK(card != nullptr, "{} slots without a card", slots_);
+    card_ = card;
+    card_memory_ = card->allocate(card_bytes_);
+  }
+  blobs_.assign(static_cast<std::size_t>(banks()) * static_cast<std::size_t>(experts_), nullptr);
+  for (int b = 0; b < banks(); ++b)
+    for (int e = 0; e < experts_; ++e) {
+      if (placement.at(b, e) == Place::kDisk) continue;
+      const auto c = static_cast<std::size_t>(banks_[static_cast<std::size_t>(b)].size_class);
+      const bool slot = placement.at(b, e) == Place::kCard;
+      std::size_t& next = slot ? card_at[c] : ram_at[c];
+      blobs_[at(b, e)] = (slot ? card_memory_.get() : ram_.data()) + next;
+      next += classes_[c].bytes;
+    }
+  for (std::size_t c = 0; c < classes_.size(); ++c)
+    for (std::size_t i = 0; i < spares && on_card[c] > 0 && in_ram[c] > 0; ++i) {
+      classes_[c].spare_card.push_back(card_memory_.get() + card_at[c] + i * classes_[c].bytes);
+      classes_[c].spare_ram.push_back(ram_.data() + ram_at[c] + i * classes_[c].bytes);
+    }
+
+  if (slots_ > 0) {
+    std::vector<std::int64_t> sizes;
+    for (const Bank& bank : banks_) sizes.push_back(bank.layout ? static_cast<std::int64_t>(bank.layout->bytes) : 0);
+    std::vector<bool> movable = options.movable;
+    if (movable.empty()) movable.assign(blobs_.size(), true);
+    adapter_.emplace(options.adapt, placement, std::move(sizes), std::move(movable));
+    moving_.reserve(64);
+  }
+  start_ = std::move(placement);
+}
+
+std::size_t ExpertStore::load_bytes(const Model& model, const LoadOptions& options) {
+  std::size_t total = 0;
+  int bank_index = 0;
+  for_each_bank(model, [&](const ExpertBank& bank) {
+    const int b = bank_index++;
+    if (!ExpertBlobLayout::possible(bank)) return;
+    for (int e = 0; e < bank.experts; ++e)
+      if (!options.placement || options.placement->at(b, e) != Place::kDisk) total += file_bytes(bank);
+  });
+  return total;
+}
+
+void ExpertStore::fill(const Model& model, const ParallelFor& parallel, const LoadOptions& options) {
+  const std::size_t total = load_bytes(model, options);
+  std::size_t done = 0;
+  const auto loaded = [&](int bank) {
+    std::vector<int> experts;
+    for (int e = 0; e < experts_; ++e)
+      if (blob(bank, e) != nullptr) experts.push_back(e);
+    return experts;
+  };
+  checksums_.assign(blobs_.size(), 0);
+  int index = 0;
+  for_each_bank(model, [&](const ExpertBank& bank) {
+    const int b = index++;
+    const std::vector<int> experts = loaded(b);
+    if (experts.empty()) return;
+    const ExpertBlobLayout& form = *layout(b);
+    parallel(experts.size(), [&](std::size_t i) {
+      const int e = experts[i];
+      pack_expert(bank, e, form, blobs_[at(b, e)]);
+      checksums_[at(b, e)] = checksum(blobs_[at(b, e)], form.bytes);
+    });
+    // The packed copy is what is read from now on; an expert that stays in the file is read again when it is met.
+    const auto last = static_cast<std::size_t>(bank.experts - 1);
+    model.release(bank.gate.data, last * bank.gate_up_stride + bank.gate.bytes());
+    model.release(bank.up.data, last * bank.up_stride + bank.up.bytes());
+    model.release(bank.down.data, last * bank.down_stride + bank.down.bytes());
+    done += experts.size() * file_bytes(bank);
+    if (options.progress) options.progress(done, total);
+  });
+}
+
+const ExpertBlobLayout* ExpertStore::layout(int bank) const {
+  const Bank& entry = banks_[static_cast<std::size_t>(bank)];
+  return entry.layout ? &*entry.layout : nullptr;
+}
+
+ExpertStore::Split ExpertStore::split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) {
+  Split result;
+  const std::size_t count = routes.rows * routes.used;
+  if (!adapter_) {
+    std::copy_n(routes.expert, count, misses.expert);
+    return {false, true};
+  }
+  adapter_->observe(bank, {routes.expert, count}, routes.rows);
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::int32_t e = routes.expert[i];
+    const bool hit = adapter_->on_card(bank, e);
+    hits.expert[i] = hit ? e : -1;
+    misses.expert[i] = hit ? -1 : e;
+    (hit ? result.hits : result.misses) = true;
+  }
+  return result;
+}
+
+void ExpertStore::end_round(bool decode, std::size_t rows) {
+  if (!adapter_) return;
+  finish_moves();
+  const std::vector<Swap>& swaps = adapter_->end_round();
+  ExpertCounts round = counts_between(adapter_->counts(), before_);
+  round.rows = rows;
+  before_ = adapter_->counts();
+  (decode ? stats_.decode : stats_.prefill) += round;
+  begin_moves(swaps);
+}
+
+void ExpertStore::begin_moves(std::span<const Swap> swaps) {
+  copies_.clear();
+  for (const Swap& swap : swaps) {
+    SizeClass& c = classes_[static_cast<std::size_t>(banks_[static_cast<std::size_t>(swap.in_bank)].size_class)];
+    Move move{swap, nullptr, nullptr};
+    if (!c.spare_card.empty()) {
+      move.card_slot = c.spare_card.back();
+      move.ram_cell = c.spare_ram.back();
+      c.spare_card.pop_back();
+      c.spare_ram.pop_back();
+      copies_.push_back({move.card_slot, blob(swap.in_bank, swap.in_expert), c.bytes});
+      copies_.push_back({move.ram_cell, blob(swap.out_bank, swap.out_expert), c.bytes});
+    }
+    moving_.push_back(move);
+  }
+  if (!copies_.empty()) card_->start(copies_);
+}
+
+// The copies of the last round end, and the experts change places.
+void ExpertStore::finish_moves() {
+  if (moving_.empty()) return;
+  const auto start = std::chrono::steady_clock::now();
+  if (!copies_.empty()) card_->wait();
+  for (const Move& move : moving_) {
+    const Swap& swap = move.swap;
+    SizeClass& c = classes_[static_cast<std::size_t>(banks_[static_cast<std::size_t>(swap.in_bank)].size_class)];
+    std::uint8_t*& in = blobs_[at(swap.in_bank, swap.in_expert)];
+    std::uint8_t*& out = blobs_[at(swap.out_bank, swap.out_expert)];
+    if (move.card_slot == nullptr) {
+      card_->exchange(out, in, c.bytes);
+      std::swap(in, out);
+    } else {
+      c.spare_ram.push_back(std::exchange(in, move.card_slot));
+      c.spare_card.push_back(std::exchange(out, move.ram_cell));
+    }
+    check_blob(swap.out_bank, swap.out_expert, out, "brought back from the card");
+  }
+  moving_.clear();
+  copies_.clear();
+  stats_.copy_wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+ExpertPlacement ExpertStore::placement() const {
+  ExpertPlacement now = start_;
+  if (!adapter_) return now;
+  for (int b = 0; b < banks(); ++b)
+    for (int e = 0; e < experts_; ++e)
+      if (now.at(b, e) != Place::kDisk) now.at(b, e) = adapter_->on_card(b, e) ? Place::kCard : Place::kRam;
+  return now;
+}
+
+void ExpertStore::check_blob(int bank, int expert, const std::uint8_t* data, const char* where) const {
+  const std::uint64_t found = checksum(data, layout(bank)->bytes);
+  CHECK(found == checksums_[at(bank, expert)], "expert {} of layer {}, {}: checksum {:016x}, packed as {:016x}", expert,
+        bank, where, found, checksums_[at(bank, expert)]);
+}
+
+void ExpertStore::verify() const {
+  for (int b = 0; b < banks(); ++b)
+    for (int e = 0; e < experts_; ++e) {
+      const std::uint8_t* data = blob(b, e);
+      const bool host = data >= ram_.data() && data < ram_.data() + ram_.bytes();
+      if (data != nullptr && (host || card_->host_readable())) check_blob(b, e, data, host ? "in RAM" : "on the card");
+    }
+}
+
+}  // namespace tandem

@@ -1,0 +1,141 @@
+// Where every routed expert of a loaded model is: on the card, in RAM, or in the file; and the moving of experts
+// between card and RAM while text is generated. An expert's blob is the same bytes everywhere (runtime/expert_blob.h),
+// so where it is cannot change a result.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "placement/adapt.h"
+#include "runtime/arena.h"
+#include "runtime/expert_blob.h"
+#include "runtime/ops.h"
+
+namespace tandem {
+
+// Memory and copies of a machine that has a card, or plays one.
+class CardMemory {
+ public:
+  virtual ~CardMemory() = default;
+  // Memory of the card, freed with the returned owner.
+  virtual std::shared_ptr<std::uint8_t> allocate(std::size_t bytes) = 0;
+  struct Copy {
+    std::uint8_t* to;
+    const std::uint8_t* from;
+    std::size_t bytes;
+  };
+  // Starts copies between card and RAM and returns; the span is copied. REQUIRES that none are running.
+  virtual void start(std::span<const Copy> copies) = 0;
+  virtual void wait() = 0;
+  // Whether the CPU may read the card's memory (a card that is played).
+  virtual bool host_readable() const = 0;
+  // Exchanges two blobs at once, for moves that found no spare place.
+  virtual void exchange(std::uint8_t* card, std::uint8_t* ram, std::size_t bytes) = 0;
+};
+
+// What was met, by phase. Everything but times can be predicted by a replay of the routes.
+struct ExpertCounts {
+  std::uint64_t rounds = 0, rows = 0;
+  std::uint64_t routes = 0, hits = 0;      // (row, rank) pairs
+  std::uint64_t bytes = 0, hit_bytes = 0;  // of the different experts met in each round
+  std::uint64_t misses = 0;                // different off-card experts, summed over rounds
+  std::uint64_t swaps = 0, swap_bytes = 0;
+  double hit_rate() const { return routes == 0 ? 0.0 : static_cast<double>(hits) / static_cast<double>(routes); }
+  double byte_hit_rate() const {
+    return bytes == 0 ? 0.0 : static_cast<double>(hit_bytes) / static_cast<double>(bytes);
+  }
+  double misses_per_round() const {
+    return rounds == 0 ? 0.0 : static_cast<double>(misses) / static_cast<double>(rounds);
+  }
+  ExpertCounts operator-(const ExpertCounts& earlier) const;
+  ExpertCounts& operator+=(const ExpertCounts& more);
+};
+struct ExpertStats {
+  ExpertCounts prefill, decode;
+  double crew_wait_seconds = 0;  // the card's side had nothing left to do
+  double copy_wait_seconds = 0;  // rounds that waited for a move to end
+};
+
+class ExpertStore {
+ public:
+  // Reads and packs every expert that the placement puts on the card or in RAM. Banks without a tile layout stay in the
+  // file. `card` may be null when nothing is placed on it.
+  ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card, const ParallelFor& parallel);
+  ~ExpertStore();  // ends running copies
+  // Bytes of the file that such a load reads.
+  static std::size_t load_bytes(const Model& model, const LoadOptions& options);
+
+  int banks() const { return static_cast<int>(banks_.size()); }
+  bool has_card() const { return adapter_.has_value(); }
+  // Null for a bank whose types have no tile layout.
+  const ExpertBlobLayout* layout(int bank) const;
+  // Null: read the expert from the file.
+  const std::uint8_t* blob(int bank, std::int32_t expert) const { return blobs_[at(bank, expert)]; }
+  bool on_card(int bank, std::int32_t expert) const { return adapter_ && adapter_->on_card(bank, expert); }
+
+  // Counts the routes and splits them: hits and misses each get the ids that are theirs and -1 elsewhere. Returns
+  // whether there are any hits, any misses.
+  struct Split {
+    bool hits = false, misses = false;
+  };
+  Split split(int bank, const Routes& routes, const Routes& hits, const Routes& misses);
+  // Between two passes of the trunk: moves that have been copied take effect, new ones begin.
+  void end_round(bool decode, std::size_t rows);
+  void add_crew_wait(double seconds) { stats_.crew_wait_seconds += seconds; }
+
+  const ExpertStats& stats() const { return stats_; }
+  ExpertPlacement placement() const;
+  std::size_t ram_bytes() const { return ram_.bytes(); }
+  std::size_t card_bytes() const { return card_bytes_; }
+  std::size_t slots() const { return slots_; }
+  const Arena& ram() const { return ram_; }
+  const std::vector<std::string>& warnings() const { return warnings_; }
+  // Checks every blob in host memory against the checksum taken when it was packed. Aborts when one differs.
+  void verify() const;
+
+ private:
+  struct Bank {
+    std::optional<ExpertBlobLayout> layout;
+    int size_class = -1;
+  };
+  struct SizeClass {
+    std::size_t bytes = 0;
+    std::vector<std::uint8_t*> spare_card, spare_ram;
+  };
+  struct Move {
+    Swap swap;
+    std::uint8_t* card_slot;  // where `in` goes; null: the two are exchanged when the move takes effect
+    std::uint8_t* ram_cell;   // where `out` goes
+  };
+  std::size_t at(int bank, std::int32_t expert) const {
+    return static_cast<std::size_t>(bank) * static_cast<std::size_t>(experts_) + static_cast<std::size_t>(expert);
+  }
+  void place(const Model& model, const LoadOptions& options, CardMemory* card);
+  void fill(const Model& model, const ParallelFor& parallel, const LoadOptions& options);
+  void begin_moves(std::span<const Swap> swaps);
+  void finish_moves();
+  void check_blob(int bank, int expert, const std::uint8_t* blob, const char* where) const;
+
+  int experts_ = 0;
+  std::vector<Bank> banks_;
+  std::vector<SizeClass> classes_;
+  std::vector<std::uint8_t*> blobs_;      // [banks * experts]
+  std::vector<std::uint64_t> checksums_;  // XXH3 of each blob as packed
+  ExpertPlacement start_;
+  std::optional<Adapter> adapter_;
+  CardMemory* card_ = nullptr;
+  std::shared_ptr<std::uint8_t> card_memory_;
+  std::size_t card_bytes_ = 0, slots_ = 0;
+  Arena ram_;
+  std::vector<Move> moving_;
+  std::vector<CardMemory::Copy> copies_;
+  ExpertStats stats_;
+  Adapter::Counts before_;  // at the start of the round
+  std::vector<std::string> warnings_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,42 @@
+// A plan for a model on a machine, from a policy, a hardware description and what the command line says: `tandem plan`
+// prints it, the engine loads by it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "placement/adapt.h"
+#include "runtime/model.h"
+#include "runtime/plan_text.h"
+
+namespace tandem {
+
+// What the command line may say about placement; what is empty comes from the policy.
+struct PlacementChoices {
+  std::filesystem::path policy, hardware;
+  std::optional<std::int64_t> vram, ram, context;
+  std::optional<int> slots;
+  std::optional<KvFormat> kv;
+  std::optional<AdaptMode> adapt;
+  bool use_mtp = true;
+  bool cpu = false;  // no card; with --vram or --slots, or slots in the policy, the CPU plays one
+};
+
+// The policy file with the choices applied. Throws InputError.
+Policy resolve_policy(const PlacementChoices& choices);
+
+// What is known about this machine without measuring: its RAM, within the limits of its control group.
+Hardware known_hardware();
+
+// Only headers of the model are read. Throws InputError for census and hardware files that cannot be used, or that do
+// not go with the model.
+PlanReport plan_report(const Model& model, const Policy& policy, const PlacementChoices& choices,
+                       std::int64_t prefill_rows);
+
+// For each expert [banks * experts]: neither pinned nor banned by the policy, so that it may change places.
+std::vector<bool> movable_experts(const Policy& policy, int banks, int experts);
+AdaptSettings adapt_settings(const Policy& policy);
+
+}  // namespace tandem

@@ -1,0 +1,168 @@
+// The two sides of a round (docs/numerics.md, L1 and L2): wherever the experts are, and while they move, the logits
+// are the same; and what the store counts is what really happened.
+#include <gtest/gtest.h>
+
+#include <random>
+#include <set>
+
+#include "cpu/cpu_ops.h"
+#include "runtime/expert_store.h"
+#include "tests/e2e/nano_prompts.h"
+
+namespace tandem::testing {
+namespace {
+
+int bank_count() {
+  return nano().shape.layers + nano().shape.mtp_layers;
+}
+int expert_count() {
+  return nano().shape.experts;
+}
+
+// `share` of all experts on the card, drawn at random, and `disk` of them in the file only.
+ExpertPlacement random_placement(double share, double disk, std::uint32_t seed) {
+  ExpertPlacement placement = all_in_ram(bank_count(), expert_count());
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<double> draw(0.0, 1.0);
+  for (Place& place : placement.place) {
+    const double x = draw(random);
+    place = x < share ? Place::kCard : x < share + disk ? Place::kDisk : Place::kRam;
+  }
+  return placement;
+}
+
+const std::string& expected() {
+  static const std::string hash = [] {
+    const auto ops = make_cpu_ops(1);
+    Pipeline pipeline(nano(), *ops, 512);
+    return chunked(pipeline, 512);
+  }();
+  return hash;
+}
+
+struct Outcome {
+  std::string hash;
+  ExpertStats stats;
+  ExpertPlacement at_end;
+};
+Outcome run_prompts(const ExpertPlacement& placement, const AdaptSettings& adapt, int workers, std::size_t chunk) {
+  CpuOps ops(workers);
+  LoadOptions load;
+  load.placement = placement;
+  load.adapt = adapt;
+  Pipeline pipeline(nano(), ops, 512, load);
+  Outcome result;
+  result.hash = chunked(pipeline, chunk);
+  pipeline.experts()->verify();
+  result.stats = pipeline.experts()->stats();
+  result.at_end = pipeline.experts()->placement();
+  return result;
+}
+
+TEST(Lockstep, EveryPlacementGivesTheSameLogits) {
+  const AdaptSettings still;
+  for (const double share : {0.0, 0.1, 0.5, 0.9, 1.0})
+    for (const int workers : {1, 2, 3}) {
+      const Outcome result = run_prompts(random_placement(share, 0, 5), still, workers, 64);
+      EXPECT_EQ(result.hash, expected()) << share << " on the card, " << workers << " workers";
+      const ExpertCounts& counts = result.stats.prefill;
+      if (share == 0.0) {
+        EXPECT_EQ(counts.hits, 0U);
+      }
+      if (share == 1.0) {
+        EXPECT_EQ(counts.hits, counts.routes);
+        EXPECT_GT(counts.routes, 0U);
+      }
+    }
+}
+
+TEST(Lockstep, ExpertsInTheFileToo) {
+  EXPECT_EQ(run_prompts(random_placement(0.3, 0.4, 6), {}, 2, 64).hash, expected());
+  EXPECT_EQ(run_prompts(random_placement(0.0, 1.0, 6), {}, 2, 512).hash, expected());
+}
+
+TEST(Lockstep, ExpertsThatMoveGiveTheSameLogits) {
+  for (const AdaptMode mode : {AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
+    for (const int workers : {1, 2}) {
+      AdaptSettings adapt;
+      adapt.mode = mode;
+      adapt.swaps_per_round = 4;
+      adapt.half_life_rows = 100;
+      adapt.margin = 1.0;
+      const ExpertPlacement start = random_placement(0.3, 0.1, 7);
+      const Outcome result = run_prompts(start, adapt, workers, 3);
+      EXPECT_EQ(result.hash, expected()) << "mode " << static_cast<int>(mode) << ", " << workers << " workers";
+      EXPECT_GT(result.stats.prefill.swaps, 100U);
+      // Experts changed places, none was lost or doubled.
+      EXPECT_NE(result.at_end.place, start.place);
+      for (const Place place : {Place::kCard, Place::kRam, Place::kDisk})
+        EXPECT_EQ(result.at_end.count(place), start.count(place));
+    }
+}
+
+// The same routes give the same hits and swaps, whatever the workers and however fast the copies are.
+TEST(Lockstep, CountsDoNotDependOnTiming) {
+  AdaptSettings adapt;
+  adapt.mode = AdaptMode::kSwaps;
+  const ExpertPlacement start = random_placement(0.4, 0, 8);
+  const Outcome one = run_prompts(start, adapt, 1, 8), three = run_prompts(start, adapt, 3, 8);
+  EXPECT_EQ(one.at_end.place, three.at_end.place);
+  EXPECT_EQ(one.stats.prefill.hits, three.stats.prefill.hits);
+  EXPECT_EQ(one.stats.prefill.swaps, three.stats.prefill.swaps);
+  EXPECT_GT(one.stats.prefill.hits, 0U);
+}
+
+TEST(Lockstep, CountsWhatWasMet) {
+  CpuOps ops(2);
+  LoadOptions load;
+  load.placement = random_placement(0.5, 0, 9);
+  Pipeline pipeline(nano(), ops, 512, load);
+  ExpertStore& store = *pipeline.experts();
+  SequenceState state(nano().shape, {kContext, KvType::kF16});
+  std::uint64_t routes = 0, hits = 0, misses = 0, rounds = 0;
+  std::uint64_t bytes = 0, hit_bytes = 0;
+  pipeline.set_tap([&](std::string_view stage, int layer, std::size_t, ConstRows rows) {
+    if (stage != "router_logits") return;
+    std::set<std::int32_t> met;
+    for (std::size_t r = 0; r < rows.rows; ++r) {
+      std::vector<std::int32_t> order(rows.cols);
+      for (std::size_t e = 0; e < rows.cols; ++e) order[e] = static_cast<std::int32_t>(e);
+      std::stable_sort(order.begin(), order.end(),
+                       [&](std::int32_t a, std::int32_t b) { return rows.row(r)[a] > rows.row(r)[b]; });
+      for (int k = 0; k < nano().shape.experts_used; ++k) {
+        ++routes;
+        hits += load.placement->at(layer, order[static_cast<std::size_t>(k)]) == Place::kCard;
+        met.insert(order[static_cast<std::size_t>(k)]);
+      }
+    }
+    for (const std::int32_t e : met) {
+      const std::uint64_t size = store.layout(layer)->bytes;
+      const bool hit = load.placement->at(layer, e) == Place::kCard;
+      misses += !hit;
+      bytes += size;
+      if (hit) hit_bytes += size;
+    }
+  });
+  const Prompt& tokens = prompts()[0];
+  pipeline.prefill(state, std::span(tokens).first(40), 16, LogitRows::kLast, {});
+  rounds += 3;
+  const auto check = [&](const ExpertCounts& counts) {
+    EXPECT_EQ(counts.routes, routes);
+    EXPECT_EQ(counts.hits, hits);
+    EXPECT_EQ(counts.misses, misses);
+    EXPECT_EQ(counts.bytes, bytes);
+    EXPECT_EQ(counts.hit_bytes, hit_bytes);
+    EXPECT_EQ(counts.rounds, rounds);
+  };
+  check(store.stats().prefill);
+  EXPECT_EQ(store.stats().prefill.rows, 40U);
+  EXPECT_EQ(store.stats().decode.routes, 0U);
+  routes = hits = misses = bytes = hit_bytes = rounds = 0;
+  for (std::size_t i = 40; i < 45; ++i, ++rounds)
+    pipeline.forward(state, std::span(tokens).subspan(i, 1), PassMode::kCommit, LogitRows::kLast);
+  check(store.stats().decode);
+  EXPECT_EQ(store.stats().decode.rows, 5U);
+}
+
+}  // namespace
+}  // namespace tandem::testing

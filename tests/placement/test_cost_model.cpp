@@ -1,0 +1,183 @@
+// The cost model against sums written out a second time: probabilities by bisection, stages by summing over all counts
+// of misses, a whole round term by term.
+#include "placement/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/placement/plan_cases.h"
+
+namespace tandem::testing {
+namespace {
+
+TEST(CostModel, InclusionSolvesTheCappedSum) {
+  Random random(1);
+  for (int trial = 0; trial < 300; ++trial) {
+    const int experts = pick(random, 1, 40), used = pick(random, 1, experts);
+    const RouteShares shares = power_shares(2, experts, used, uniform(random, 0, 3), random());
+    const std::vector<double> p = inclusion_probabilities(shares);
+    for (int bank = 0; bank < 2; ++bank) {
+      const auto value = [&](double scale, int e) { return std::min(1.0, scale * shares.at(bank, e)); };
+      double low = 0, high = 1e15;  // the scale at which the capped values sum to `used`
+      for (int step = 0; step < 200; ++step) {
+        const double middle = (low + high) / 2;
+        double sum = 0;
+        for (int e = 0; e < experts; ++e) sum += value(middle, e);
+        (sum < used ? low : high) = middle;
+      }
+      for (int e = 0; e < experts; ++e)
+        EXPECT_NEAR(p[static_cast<std::size_t>(bank * experts + e)], value(high, e), 1e-9) << trial;
+    }
+  }
+}
+
+TEST(CostModel, InclusionWithFewerSharesThanUsed) {
+  const std::vector<double> p = inclusion_probabilities({1, 4, 3, {0.5, 0.5, 0.0, 0.0}});
+  EXPECT_EQ(p, (std::vector<double>{1.0, 1.0, 0.5, 0.5}));
+  EXPECT_EQ(inclusion_probabilities({1, 2, 2, {1.0, 0.0}}), (std::vector<double>{1.0, 1.0}));
+}
+
+// The published figures for 512 equally likely experts, 10 used: 19.8, 38.8, 48.1 and 74.7 distinct ones.
+TEST(CostModel, DistinctExpertsOfUniformRouting) {
+  PlanInput input = real_input();
+  input.shares = uniform_shares(49, 512, 10);
+  const CostModel costs(input);
+  const std::pair<int, double> published[] = {{1, 10.0}, {2, 19.8}, {4, 38.8}, {5, 48.1}, {8, 74.7}};
+  for (const auto& [rows, distinct] : published) {
+    double sum = 0, work = 0;
+    for (int e = 0; e < 512; ++e) {
+      sum += costs.met(7, e, rows);
+      work += costs.work(7, e, rows);
+    }
+    EXPECT_NEAR(sum, distinct, 0.05);
+    EXPECT_NEAR(work, sum + 0.2 * (10.0 * rows - sum), 1e-9);  // every row beyond an expert's first costs row_cost
+  }
+}
+
+TEST(CostModel, TokensOfARound) {
+  EXPECT_DOUBLE_EQ(expected_tokens(0, 0.7, 0.85), 1.0);
+  EXPECT_DOUBLE_EQ(expected_tokens(1, 0.7, 0.85), 1.7);
+  EXPECT_DOUBLE_EQ(expected_tokens(2, 0.7, 0.85), 1.7 + 0.7 * 0.595);
+  EXPECT_NEAR(expected_tokens(3, 0.7, 0.85), 2.3271, 1e-4);
+  EXPECT_NEAR(expected_tokens(4, 0.5, 1.0), 1.9375, 1e-12);
+}
+
+TEST(CostModel, StageIsTheMeanOverPoissonMisses) {
+  Random random(2);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const double card = uniform(random, 0, 10), mean = std::pow(10.0, uniform(random, -3, 2));
+    const double unit = std::pow(10.0, uniform(random, -3, 1)), handoff = uniform(random, 0, 3);
+    double sum = 0;
+    for (int m = 0; m < 400; ++m) {
+      const double probability = std::exp(m * std::log(mean) - mean - std::lgamma(m + 1.0));
+      sum += probability * std::max(card, m > 0 ? m * unit + handoff : 0.0);
+    }
+    EXPECT_NEAR(expected_stage(card, mean, unit, handoff), sum, 1e-9 * (1 + sum)) << card << " " << mean << " " << unit;
+  }
+  EXPECT_EQ(expected_stage(3.0, 0.0, 1.0, 5.0), 3.0);
+  EXPECT_NEAR(expected_stage(1.0, 2.0, 0.0, 5.0), std::exp(-2.0) + 5 * (1 - std::exp(-2.0)), 1e-12);
+  EXPECT_EQ(expected_stage(3.0, 2.0, 0.0, 1.0), 3.0);
+  EXPECT_EQ(expected_stage(1.0, 1000.0, 2.0, 1.0), 2001.0);
+}
+
+TEST(CostModel, WorkersOfTheCrew) {
+  PlanInput input = real_input();
+  EXPECT_EQ(CostModel(input).workers(), 8);
+  input.hardware.ram.read_gbps = {{1, 12.0}, {4, 51.0}, {8, 50.0}, {16, 90.0}};
+  EXPECT_EQ(CostModel(input).workers(), 4);  // more would be slower; 16 are not there
+  input.hardware.cpu.efficiency_cores = 8;
+  EXPECT_EQ(CostModel(input).workers(), 4);
+  input.policy.crew.cores = CrewCores::kAll;
+  EXPECT_EQ(CostModel(input).workers(), 16);
+  input.policy.crew.workers = 6;
+  EXPECT_EQ(CostModel(input).workers(), 6);
+}
+
+// A round of w rows, written out from docs/placement.md.
+TEST(CostModel, ARoundTermByTerm) {
+  PlanInput input = real_input();
+  ExpertPlacement placement = all_in_ram(49, 512);
+  for (int b = 0; b < 49; ++b)
+    for (int e = 0; e < 512; ++e)
+      placement.at(b, e) = e % 3 == 0 ? Place::kCard : e % 100 == 1 ? Place::kDisk : Place::kRam;
+  const CostModel costs(input);
+  const double blob = 1900 * 1024, card_rate = 900e9 * 0.8, crew_rate = 50e9 * 0.8, disk_rate = 3e9;
+  const std::vector<double> p = inclusion_probabilities(input.shares);
+  const auto stage = [&](int bank, int rows, double shared, double* wait, double* crew) {
+    double hit = 0, miss = 0, work = 0, disk = 0, disk_work = 0;
+    for (int e = 0; e < 512; ++e) {
+      const double chance = p[static_cast<std::size_t>(bank * 512 + e)];
+      const double q = 1 - std::pow(1 - chance, rows), k = q + 0.2 * (chance * rows - q);
+      if (e % 3 == 0) {
+        hit += q;
+      } else if (e % 100 == 1) {
+        disk += q;
+        disk_work += k;
+      } else {
+        miss += q;
+        work += k;
+      }
+    }
+    const double card = (shared + hit * blob) / card_rate;
+    const double both = expected_stage(card, miss, blob * work / miss / crew_rate, 2e-6);
+    *wait += both - card;
+    *crew += blob * work / crew_rate;
+    return both + blob * disk / disk_rate + blob * disk_work / crew_rate;
+  };
+  for (const int drafts : {0, 3}) {
+    const int w = 1 + drafts;
+    const RoundTime time = costs.round(placement, drafts);
+    double experts = 0, wait = 0, crew = 0, ignored = 0;
+    for (int b = 0; b < 48; ++b) experts += stage(b, w, 250e6 / 48, &wait, &crew);
+    const double kv = 2052.0 * 2 * 2 * 256 * 2, pooled = 8192.0 * 128 * 4;
+    const double dense = (3750e6 + 12 * (w * kv + pooled) + 2 * 113246208.0) / card_rate + (36 * 38 + 12 * 41) * 1e-6;
+    const double logits = 248320 * 4 / 25e9;
+    const double draft =
+        drafts * (stage(48, 1, 0, &ignored, &ignored) + (80e6 + 520e6 + kv + pooled) / card_rate + 52e-6 + logits);
+    EXPECT_EQ(time.rows, w);
+    EXPECT_NEAR(time.experts, experts, 1e-9);
+    EXPECT_NEAR(time.wait, wait, 1e-9);
+    EXPECT_NEAR(time.crew, crew, 1e-9);
+    EXPECT_NEAR(time.dense, dense, 1e-9);
+    EXPECT_NEAR(time.head, 520e6 / card_rate, 1e-12);
+    EXPECT_NEAR(time.sampling, w * logits, 1e-12);
+    EXPECT_NEAR(time.draft, draft, 1e-9);
+    EXPECT_NEAR(time.total, dense + experts + 520e6 / card_rate + w * logits + draft, 1e-9);
+    EXPECT_NEAR(time.tokens, drafts == 0 ? 1.0 : 2.3271, 1e-4);
+  }
+}
+
+// Without a card everything goes through the RAM, and its place does not matter.
+TEST(CostModel, ARoundOfTheCpuAlone) {
+  PlanInput input = real_input();
+  input.card = false;
+  input.plays_card = true;
+  input.hardware.gpu.reset();
+  const CostModel costs(input);
+  ExpertPlacement placement = all_in_ram(49, 512);
+  const RoundTime time = costs.round(placement, 1);
+  const double rate = 50e9 * 0.8;
+  double work = 0;
+  for (int b = 0; b < 48; ++b)
+    for (int e = 0; e < 512; ++e) work += costs.work(b, e, 2);
+  EXPECT_NEAR(time.experts, work * 1900 * 1024 / rate, 1e-9);
+  const double cache = 12 * (2 * 2052.0 * 2048 + 8192.0 * 128 * 4) + 2 * 113246208.0;
+  EXPECT_NEAR(time.dense, (4000e6 * 1.2 + cache) / rate, 1e-9);
+  EXPECT_NEAR(time.head, 520e6 * 1.2 / rate, 1e-12);
+  EXPECT_EQ(time.wait + time.card + time.handoff, 0.0);
+  for (int e = 0; e < 512; e += 2) placement.at(5, e) = Place::kCard;
+  EXPECT_NEAR(costs.round(placement, 1).total, time.total, 1e-12);
+}
+
+TEST(CostModel, SaysWhatIsMissing) {
+  PlanInput input = real_input();
+  EXPECT_EQ(CostModel(input).missing(), "");
+  input.hardware.gpu->copy_gbps = 0;
+  EXPECT_EQ(CostModel(input).missing(), "GPU memory bandwidth");
+  input.hardware.ram.read_gbps.clear();
+  EXPECT_EQ(CostModel(input).missing(), "RAM bandwidth and GPU memory bandwidth");
+  input.card = false;
+  EXPECT_EQ(CostModel(input).missing(), "RAM bandwidth");
+}
+
+}  // namespace
+}  // namespace tandem::testing

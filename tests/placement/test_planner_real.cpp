@@ -1,0 +1,261 @@
+// The planner at the real shape: where every byte goes, what limits, what does not fit.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "placement/cost_model.h"
+#include "placement/plan.h"
+#include "tests/placement/plan_cases.h"
+
+namespace tandem::testing {
+namespace {
+
+TEST(Planner, EveryExpertOfTheRealModelOnce) {
+  PlanInput input = real_input();
+  for (const Objective what : {Objective::kRoundTime, Objective::kHitRate}) {
+    input.policy.objective = what;
+    const Plan plan = make_plan(input);
+    check_plan(input, plan);
+    EXPECT_TRUE(plan.fits());
+    EXPECT_EQ(plan.placement.place.size(), 25088U);  // 49 banks of 512
+    EXPECT_EQ(std::accumulate(plan.slots_by_bank.begin(), plan.slots_by_bank.begin() + 48, 0) +
+                  std::count(plan.placement.place.begin(), plan.placement.place.begin() + 24576, Place::kRam),
+              24576);
+    EXPECT_EQ(plan.limit, "VRAM: the card is full");
+    EXPECT_EQ(plan.rows, 4);
+    EXPECT_EQ(plan.rounds.size(), 5U);
+    // What is left is less than one expert.
+    EXPECT_LT(plan.vram_budget - plan.vram_used, 1900 * 1024);
+    EXPECT_EQ(plan.vram_budget, 23 * kGiB - 512 * kMiB);
+    EXPECT_EQ(plan.ram_budget, 56 * kGiB);  // 60 available, a sixteenth of 64 left alone
+    EXPECT_EQ(item_bytes(plan, Memory::kVram, "KV cache"), 13LL * 32768 * 2 * 2 * 256 * 2);
+    EXPECT_EQ(item_bytes(plan, Memory::kVram, "recurrent states") > 113246208, true);
+    EXPECT_EQ(item_bytes(plan, Memory::kVram, "swap buffers"), 2 * 1900 * 1024);
+    EXPECT_EQ(item_bytes(plan, Memory::kRam, "n-gram table"), 28800000000);  // just fits beside the arena
+  }
+}
+
+TEST(Planner, FiguresOfThePlanAreSumsOverTheShares) {
+  PlanInput input = real_input();
+  input.model.expert_bytes[3] = 2500 * 1024;
+  const Plan plan = make_plan(input);
+  const std::vector<double> p = inclusion_probabilities(input.shares);
+  double hits = 0, bytes = 0, all_bytes = 0;
+  for (int i = 0; i < 49 * 512; ++i) {
+    const double size = i / 512 == 3 ? 2500 : 1900;
+    const auto at = static_cast<std::size_t>(i);
+    all_bytes += p[at] * size;
+    if (plan.placement.place[at] != Place::kCard) continue;
+    hits += p[at];
+    bytes += p[at] * size;
+  }
+  EXPECT_NEAR(plan.hit_rate, hits / 490, 1e-9);
+  EXPECT_NEAR(plan.hit_rate_bytes, bytes / all_bytes, 1e-9);
+  EXPECT_NEAR(plan.misses_per_row, 490 - hits, 1e-7);
+  EXPECT_EQ(plan.disk_per_row, 0.0);
+  const RoundTime* best = plan.best_round();
+  ASSERT_NE(best, nullptr);
+  for (const RoundTime& round : plan.rounds) EXPECT_LE(round.tokens / round.total, best->tokens / best->total);
+}
+
+TEST(Planner, OneMoreGibibyteIsThePlanOfALargerCard) {
+  PlanInput input = real_input();
+  const Plan plan = make_plan(input);
+  input.hardware.gpu->vram_free += kGiB;
+  input.hardware.gpu->vram_total += kGiB;
+  const Plan larger = make_plan(input);
+  ASSERT_TRUE(plan.more_vram.has_value());
+  EXPECT_EQ(plan.more_vram->hit_rate, larger.hit_rate);
+  EXPECT_EQ(plan.more_vram->tokens_per_second, larger.best_round()->tokens_per_second());
+  EXPECT_GT(plan.more_vram->hit_rate, plan.hit_rate);
+  EXPECT_FALSE(plan.more_ram.has_value());  // everything fits: nothing to gain
+}
+
+TEST(Planner, LittleRamSendsTheColdestToDisk) {
+  PlanInput input = real_input();
+  input.policy.memory.ram = 20 * kGiB;
+  const Plan plan = make_plan(input);
+  check_plan(input, plan);
+  ASSERT_TRUE(plan.fits());
+  EXPECT_EQ(plan.ram_budget, 20 * kGiB);
+  EXPECT_LT(plan.ram_budget - plan.ram_used, 1900 * 1024);  // no more on disk than needed
+  double coldest_ram = 1, hottest_disk = 0, on_disk = 0;
+  const std::vector<double> inclusion = inclusion_probabilities(input.shares);
+  for (int i = 0; i < 49 * 512; ++i) {
+    const double p = inclusion[static_cast<std::size_t>(i)];
+    const Place place = plan.placement.place[static_cast<std::size_t>(i)];
+    if (place == Place::kRam) coldest_ram = std::min(coldest_ram, p);
+    if (place == Place::kDisk) hottest_disk = std::max(hottest_disk, p);
+  }
+  EXPECT_LE(hottest_disk, coldest_ram);
+  const CostModel costs(input);
+  for (int b = 0; b < 49; ++b)
+    for (int e = 0; e < 512; ++e)
+      if (plan.placement.at(b, e) == Place::kDisk) on_disk += costs.inclusion(b, e);
+  EXPECT_NEAR(plan.disk_per_row, on_disk, 1e-9);
+  ASSERT_EQ(plan.warnings.size(), 1U);
+  EXPECT_NE(plan.warnings[0].find("fit neither on the card nor in RAM and are read from disk"), std::string::npos);
+  EXPECT_NE(plan.warnings[0].find(fmt::format("{:.2f} a token, {:.1f} ms", on_disk, on_disk * 1900 * 1024 / 3e6)),
+            std::string::npos)
+      << plan.warnings[0];
+  ASSERT_TRUE(plan.more_ram.has_value());
+  EXPECT_GT(plan.more_ram->tokens_per_second, plan.best_round()->tokens_per_second());
+
+  input.hardware.disk.large_read_gbps = 0;
+  const Plan unknown = make_plan(input);
+  EXPECT_TRUE(unknown.rounds.empty());
+  EXPECT_EQ(unknown.unknown, "the disk's read rate");
+}
+
+// A card in balance still takes experts that would otherwise be on disk.
+TEST(Planner, BalanceGivesWayToTheDisk) {
+  PlanInput input = real_input();
+  input.hardware.ram.read_gbps = {{8, 5000.0}};  // a crew faster than the card: nothing to gain from slots
+  const Plan balanced = make_plan(input);
+  EXPECT_EQ(balanced.limit, "balance: with more experts the card would take longer than the crew");
+  EXPECT_GT(balanced.vram_budget - balanced.vram_used, kGiB);
+  input.policy.memory.ram = 36 * kGiB;
+  const Plan plan = make_plan(input);
+  check_plan(input, plan);
+  EXPECT_GT(plan.slots, balanced.slots);
+  EXPECT_EQ(plan.placement.count(Place::kDisk), 0);
+}
+
+TEST(Planner, NgramTablePlaces) {
+  PlanInput input = real_input();
+  input.hardware.ram.total = input.hardware.ram.available = 128 * kGiB;
+  const auto in_ram = [&] { return item_bytes(make_plan(input), Memory::kRam, "n-gram table"); };
+  EXPECT_EQ(in_ram(), 28800000000);  // auto: it fits
+  input.hardware.ram.available = 56 * kGiB;
+  EXPECT_EQ(in_ram(), 0);
+  EXPECT_EQ(item_bytes(make_plan(input), Memory::kDisk, "n-gram table"), 28800000000);
+  input.hardware.ram.available = 128 * kGiB;
+  input.policy.ngram_place = NgramPlace::kDisk;
+  EXPECT_EQ(in_ram(), 0);
+  input.policy.ngram_place = NgramPlace::kRam;
+  EXPECT_EQ(in_ram(), 28800000000);
+  input.policy.memory.ram = 20 * kGiB;
+  const Plan plan = make_plan(input);
+  EXPECT_EQ(plan.shortfall,
+            "RAM: 27.46 GiB needed without a single expert in RAM, 20.00 GiB allowed after the reserve: 7.46 GiB "
+            "short. Fix: ngram_place: disk");
+}
+
+TEST(Planner, ShortfallsSayByHowMuchAndWhatToDo) {
+  PlanInput input = real_input();
+  input.policy.memory.vram = 6 * kGiB;
+  input.state.context = 262144;
+  Plan plan = make_plan(input);
+  const std::int64_t needed = plan.vram_used;
+  EXPECT_GT(needed, plan.vram_budget);
+  EXPECT_EQ(plan.vram_budget, 6 * kGiB - 512 * kMiB);
+  EXPECT_TRUE(plan.shortfall.starts_with("VRAM: ")) << plan.shortfall;
+  EXPECT_TRUE(plan.shortfall.ends_with("Fix: --context 16384")) << plan.shortfall;
+  EXPECT_TRUE(plan.rounds.empty());
+  EXPECT_EQ(plan.slots, 0);
+  // The advice holds, and twice the context would not have fitted.
+  input.state.context = 16384;
+  EXPECT_TRUE(make_plan(input).fits());
+  input.state.context = 32768;
+  EXPECT_FALSE(make_plan(input).fits());
+  input.policy.memory.vram = 3 * kGiB;
+  EXPECT_TRUE(make_plan(input).shortfall.ends_with("Fix: --device cpu, or a smaller model file"));
+
+  input.policy.memory.vram.reset();
+  input.policy.floor_per_layer = 400;
+  plan = make_plan(input);
+  EXPECT_TRUE(plan.shortfall.starts_with("expert slots: pins and floor_per_layer of the policy ask for 19,600 experts"))
+      << plan.shortfall;
+  input.policy.floor_per_layer = 0;
+  input.policy.pins = {{0, 0, 0, 9}};
+  input.policy.memory.slots = 4;
+  EXPECT_NE(make_plan(input).shortfall.find("found room for 4 slots"), std::string::npos);
+  EXPECT_NE(make_plan(input).shortfall.find(": 6 slots short."), std::string::npos);
+}
+
+TEST(Planner, LimitsInWords) {
+  PlanInput input = real_input();
+  input.policy.memory.slots = 100;
+  EXPECT_EQ(make_plan(input).limit, "slots: the policy allows 100");
+  EXPECT_EQ(make_plan(input).slots, 100);
+  EXPECT_FALSE(make_plan(input).more_vram.has_value());  // more would not be used
+  input.policy.memory.slots.reset();
+  input.hardware.gpu->vram_total = input.hardware.gpu->vram_free = 96 * kGiB;
+  input.policy.objective = Objective::kHitRate;
+  Plan plan = make_plan(input);
+  EXPECT_EQ(plan.limit, "nothing: every expert is on the card");
+  EXPECT_DOUBLE_EQ(plan.hit_rate, 1.0);
+  EXPECT_EQ(plan.misses_per_row, 0.0);
+  EXPECT_FALSE(plan.more_vram.has_value());
+  input.policy.bans = {{0, 1, 0, 511}};
+  plan = make_plan(input);
+  EXPECT_EQ(plan.limit, "bans: every other expert is on the card");
+  EXPECT_NEAR(plan.hit_rate, 47.0 / 49, 1e-12);
+  input.card = false;
+  plan = make_plan(input);
+  EXPECT_EQ(plan.limit, "no card: every expert is computed from RAM");
+  EXPECT_EQ(plan.vram_budget, 0);
+  EXPECT_EQ(item_bytes(plan, Memory::kVram), 0);
+  EXPECT_EQ(item_bytes(plan, Memory::kRam, "dense weights"), 4000000000);
+}
+
+// The CPU plays the card: the size counts slots only, and they are part of the RAM.
+TEST(Planner, ThePlayedCard) {
+  PlanInput input = real_input();
+  input.card = false;
+  input.plays_card = true;
+  input.hardware.gpu.reset();
+  input.policy.memory.vram = 10 * 1900 * 1024 + 5;
+  Plan plan = make_plan(input);
+  EXPECT_EQ(plan.slots, 10);
+  EXPECT_EQ(plan.limit, "the played card's memory: its slots are full");
+  EXPECT_EQ(item_bytes(plan, Memory::kVram), 10 * 1900 * 1024);
+  EXPECT_EQ(item_bytes(plan, Memory::kRam, "expert slots"), 10 * 1900 * 1024);
+  EXPECT_EQ(item_bytes(plan, Memory::kRam, "expert arena"), 25078LL * 1900 * 1024);
+  input.policy.memory.vram.reset();
+  input.policy.memory.slots = 77;
+  plan = make_plan(input);
+  EXPECT_EQ(plan.slots, 77);
+  check_plan(input, plan);
+}
+
+TEST(Planner, WithoutBandwidthsBytesOnly) {
+  PlanInput input = real_input();
+  input.hardware.ram.read_gbps.clear();
+  const Plan plan = make_plan(input);
+  check_plan(input, plan);
+  EXPECT_TRUE(plan.rounds.empty());
+  EXPECT_EQ(plan.unknown, "RAM bandwidth");
+  EXPECT_EQ(plan.warnings,
+            (std::vector<std::string>{"objective round_time needs RAM bandwidth: experts are chosen by hit rate"}));
+  input.policy.objective = Objective::kHitRate;
+  EXPECT_EQ(make_plan(input).placement.place, plan.placement.place);
+}
+
+TEST(Planner, AnExplicitLimitIsNoMoreThanTheMachineHas) {
+  PlanInput input = real_input();
+  input.policy.memory.vram = 48 * kGiB;
+  input.policy.memory.ram = 128 * kGiB;
+  const Plan plan = make_plan(input);
+  EXPECT_EQ(plan.vram_budget, 24 * kGiB - 512 * kMiB);
+  EXPECT_EQ(plan.ram_budget, 64 * kGiB);
+  EXPECT_EQ(plan.warnings.size(), 2U);
+  input.policy.memory.vram_reserve = kGiB;
+  input.policy.memory.ram_reserve = 2 * kGiB;
+  EXPECT_EQ(make_plan(input).vram_budget, 23 * kGiB);
+  EXPECT_EQ(make_plan(input).ram_budget, 62 * kGiB);
+}
+
+// The hand-off and crew buffers, counted from the shapes: 16 rows, 10 experts, 2560 wide, hidden 640.
+TEST(Planner, BuffersOfCardAndCrew) {
+  const Plan plan = make_plan(real_input());
+  const std::int64_t row_in = 2560 + 80 * 4 + 160 * 4, row_out = 10 * (2560 * 4 + 8);
+  EXPECT_EQ(item_bytes(plan, Memory::kVram, "hand-off buffers"), 2 * 16 * (row_in + row_out));
+  EXPECT_EQ(item_bytes(plan, Memory::kRam, "hand-off buffers"), 2 * 16 * (row_in + row_out));
+  EXPECT_EQ(item_bytes(plan, Memory::kRam, "crew buffers"), 16 * 10 * (640 * 4 + 640 + 20 * 4 + 40 * 4));
+}
+
+}  // namespace
+}  // namespace tandem::testing
