@@ -279,6 +279,15 @@ class Scripts(unittest.TestCase):
         self.assertEqual(done.returncode, 1)
         self.assertEqual(done.stdout.count("FAILED"), 3)  # the tests and both sanitizers
 
+    def test_what_ci_runs_by_default_fails_when_any_step_fails(self):
+        for failing in ("check_layers", "check_docs", "check_format"):
+            with self.subTest(failing):
+                done = self.run_ci(full="", **{failing: 1})
+                self.assertEqual((done.returncode, done.stdout.count("FAILED")), (1, 1))
+        self.flag("ctest_fails")
+        done = self.run_ci(full="")
+        self.assertEqual((done.returncode, done.stdout.count("FAILED")), (1, 1))
+
     def test_every_package_group_is_known(self):
         lines = [line.split() for line in (ROOT / ".ci/packages.txt").read_text().splitlines()
                  if line and not line.startswith("#")]

@@ -3,7 +3,7 @@
 // How         tile_driver.h says what a type provides, docs/formats.md where its fields lie, tile_lattice_codes.h how
 //             points are looked up. Codes are biased so that they are unsigned and a sign is one masked subtraction.
 // Measured    one core, 4.1 GHz Zen 5, w = 1, cold memory: AVX-512 16 to 21 GB/s (IQ2, IQ3) and 7 GB/s (IQ1); AVX2 5.2
-//             to 6.6 and 4.1 GB/s. A gather instead of the plain loads of AVX2: a fifth to a third slower.
+//             to 6.6 and 4.1 GB/s (before points were blended: docs/performance.md).
 #pragma once
 
 #include "cpu/kernels/tile_lattice_codes.h"

@@ -15,14 +15,21 @@
 namespace tandem::testing {
 namespace {
 
-// The logits rows of tokens[from, to) run in windows of 1, 2, 5 or 8 rows: some rows hold the true continuation, the
-// rest wrong tokens, and any number of the true ones is kept.
+// The logits rows of tokens[from, to) run in windows of 1, 2, 5, 8 or 16 rows: some rows hold the true continuation,
+// the rest wrong tokens, and any number of the true ones is kept; a few rows in between are committed.
 void windows(Pipeline& pipeline, SequenceState& state, std::span<const TokenId> tokens, std::mt19937& random,
              LogitsHash& hash) {
   const auto vocab = static_cast<std::uint32_t>(pipeline.model().shape.vocab);
   while (state.position() < tokens.size()) {
-    const std::size_t sizes[] = {1, 2, 5, 8};
-    const std::size_t w = std::min(sizes[random() % 4], state.room());
+    if (random() % 4 == 0) {  // committed rows in between, as a user's next message is
+      const std::size_t count = std::min<std::size_t>(1 + random() % 3, tokens.size() - state.position());
+      const PassOutput out =
+          pipeline.forward(state, tokens.subspan(state.position(), count), PassMode::kCommit, LogitRows::kAll);
+      add_rows(hash, out.logits);
+      continue;
+    }
+    const std::size_t sizes[] = {1, 2, 5, 8, kMaxWindow};
+    const std::size_t w = std::min(sizes[random() % std::size(sizes)], state.room());
     const std::size_t right = std::min<std::size_t>(1 + random() % w, tokens.size() - state.position());
     Prompt window(tokens.begin() + static_cast<std::ptrdiff_t>(state.position()),
                   tokens.begin() + static_cast<std::ptrdiff_t>(state.position() + right));
@@ -36,12 +43,12 @@ void windows(Pipeline& pipeline, SequenceState& state, std::span<const TokenId> 
 
 class RowPurity : public ::testing::Test {
  protected:
-  RowPurity() : ops_(make_cpu_ops(2)), pipeline_(nano(), *ops_, 512) {}
+  RowPurity() : ops_(make_cpu_ops(2)), pipeline_(nano(), *ops_, kLongest) {}
   static const std::string& expected() {
     static const std::string hash = [] {
       const auto ops = make_cpu_ops(1);
-      Pipeline pipeline(nano(), *ops, 512);
-      return chunked(pipeline, 512);
+      Pipeline pipeline(nano(), *ops, kLongest);
+      return chunked(pipeline, kLongest);
     }();
     return hash;
   }
@@ -50,7 +57,7 @@ class RowPurity : public ::testing::Test {
 };
 
 TEST_F(RowPurity, PrefillChunks) {
-  for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, 512UL})
+  for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, kLongest})
     EXPECT_EQ(chunked(pipeline_, chunk), expected()) << chunk;
 }
 
@@ -113,8 +120,15 @@ TEST_F(RowPurity, SavedAndRestoredInTheMiddle) {
   for (const Prompt& tokens : prompts()) {
     const std::size_t middle = tokens.size() * 2 / 3;
     SequenceState first(nano().shape, {kContext, KvType::kF16});
-    // The last pass before the save is a window with rows dropped, so that accepted rows are still unfolded.
-    windows(pipeline_, first, std::span(tokens).first(middle), random, hash);
+    // The last pass before the save is a window with rows dropped, so that accepted rows are still unfolded: more of
+    // them than half a window holds.
+    constexpr std::size_t kKept = kMaxWindow - 4;
+    windows(pipeline_, first, std::span(tokens).first(middle - kKept), random, hash);
+    Prompt window(tokens.begin() + static_cast<std::ptrdiff_t>(middle - kKept),
+                  tokens.begin() + static_cast<std::ptrdiff_t>(middle));
+    window.resize(kMaxWindow, tokens[2]);
+    add_rows(hash, pipeline_.forward(first, window, PassMode::kWindow, LogitRows::kAll).logits.slice(0, kKept));
+    first.keep(kKept);
     first.save(dir / "sequence.state", nano().fingerprint());
     SequenceState second(nano().shape, {kContext + 100, KvType::kF16});
     second.restore(dir / "sequence.state", nano().fingerprint());
@@ -170,6 +184,43 @@ TEST_F(RowPurity, DraftHeadWindows) {
       b.mtp.keep(0);
     }
     EXPECT_EQ(pieces.hex(), whole.hex());
+
+    // Five rows after many others in one pass; one a pass in an open window, as chained drafts are; after a
+    // rewind over other rows; and after a restore.
+    // A block of the indexer ends among them; its key is made of raw keys from before.
+    const auto ratio = static_cast<std::size_t>(nano().shape.indexer_ratio);
+    const std::size_t after = 5, before = 160 / ratio * ratio - 2;
+    const auto commit = [&](SequenceState& to, std::size_t from, std::size_t count) {
+      LogitsHash hash;
+      const ConstRows rows = h.slice(from, count);
+      add_rows(hash, head.forward(to, rows, next.subspan(from, count), PassMode::kCommit, LogitRows::kAll).logits);
+      return hash.hex();
+    };
+    SequenceState c(nano().shape, {kContext, KvType::kF16}), d(nano().shape, {kContext, KvType::kF16});
+    commit(c, 0, before);
+    TempDir dir;
+    c.save(dir / "draft.state", nano().fingerprint());
+    d.restore(dir / "draft.state", nano().fingerprint());
+    const auto point = c.checkpoint();
+    const std::string together = commit(c, before, after);
+    const auto keys = [&](const SequenceState& of) {
+      const float* pooled = of.mtp.attention.pooled.data();
+      return std::vector<float>(pooled,
+                                pooled + (before + after) / ratio * static_cast<std::size_t>(nano().shape.indexer_dim));
+    };
+    const std::vector<float> expected_keys = keys(c);
+    EXPECT_EQ(commit(d, before, after), together);
+    EXPECT_EQ(keys(d), expected_keys);
+    c.rewind(*point);
+    commit(c, 3, 10);
+    c.rewind(*point);
+    EXPECT_EQ(commit(c, before, after), together);
+    EXPECT_EQ(keys(c), expected_keys);
+    c.rewind(*point);
+    LogitsHash chained;
+    for (std::size_t i = before; i < before + after; ++i)
+      add_rows(chained, head.forward(c, h.slice(i, 1), next.subspan(i, 1), PassMode::kWindow, LogitRows::kLast).logits);
+    EXPECT_EQ(chained.hex(), together);
   }
 }
 
@@ -203,6 +254,31 @@ TEST(RowPurityTwins, ReferenceAndCpuOverAllTypes) {
   const std::string reference = run(make_reference_ops());
   EXPECT_EQ(run(make_cpu_ops(1)), reference);
   EXPECT_EQ(run(make_cpu_ops(2)), reference);
+}
+
+// A draft head with an embedding of its own reads that one and not the trunk's: where row i of its own is the trunk's
+// row i + 1, tokens t give what the shared one gives for t + 1.
+TEST(DraftHead, ReadsItsOwnEmbedding) {
+  const auto image = synthetic_model().build();
+  const Model shared = Model::bind(Gguf::parse(image));
+  Model own = Model::bind(Gguf::parse(image));
+  own.mtp->token_embd.data += own.mtp->token_embd.row_size();
+  own.mtp->token_embd.rows -= 1;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  std::vector<float> wide(3 * static_cast<std::size_t>(shared.shape.wide()));
+  for (float& value : wide) value = normal(random);
+  const auto run = [&](const Model& model, const Prompt& next) {
+    const auto ops = make_cpu_ops(1);
+    Pipeline pipeline(model, *ops, 16);
+    MtpHead head(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
+    SequenceState state(model.shape, {64, KvType::kF32});
+    LogitsHash hash;
+    const ConstRows rows(wide.data(), 3, wide.size() / 3);
+    add_rows(hash, head.forward(state, rows, next, PassMode::kCommit, LogitRows::kAll).logits);
+    return hash.hex();
+  };
+  EXPECT_EQ(run(own, {7, 100, 42}), run(shared, {8, 101, 43}));
 }
 
 // The nano model itself on the scalar reference (short: it is slow on purpose).

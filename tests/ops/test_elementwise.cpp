@@ -102,7 +102,7 @@ TEST_P(Elementwise, HyperConnectionLow) {
 }
 
 TEST_P(Elementwise, HyperConnectionMix) {
-  for (const int streams : {1, 4})
+  for (const int streams : {1, 3, 4})
     sweep([&](std::size_t rows, std::size_t d, Values values) {
       const std::size_t wide = d * static_cast<std::size_t>(streams);
       const Floats& normed = input(rows, wide, values);

@@ -235,6 +235,7 @@ TEST_P(Experts, AnOverflowStaysVisible) {
   std::vector<std::int32_t> experts = {2, 2, 2};
   std::vector<float> weights(kRows, 1.0F);
   Floats bank_y(kRows, s.d), ffn_y(kRows, s.d);
+  for (Floats* y : {&bank_y, &ffn_y}) y->fill([] { return 0.0F; });  // they start as NaN
   machine().expert_ffn(bank.bank, {experts.data(), weights.data(), kRows, 1}, in.rows(0, kRows), rows_of(bank_y));
   machine().ffn(bank.bank.expert(2), in.rows(0, kRows), rows_of(ffn_y));
   for (const Floats* y : {&bank_y, &ffn_y})

@@ -55,12 +55,18 @@ class Loaded : public ::testing::TestWithParam<Loader> {
       return matrix ? types[next++ % types.size()] : DType::F32;
     });
   }
-  void open(const ModelShape& shape, const std::function<DType(const tandem::TensorSpec&)>& type) {
+  // Matrices that `scaled` gives a scale, which stands beside the weights.
+  static constexpr const char* kScaled[] = {"output", "blk.0.ffn_gate_shexp", "blk.0.ffn_up_shexp",
+                                            "blk.0.ffn_down_shexp"};
+  void open(const ModelShape& shape, const std::function<DType(const tandem::TensorSpec&)>& type, bool scaled = false) {
     loaded_ = {};  // it must not outlive its model and machine
     SyntheticOptions options;
     options.shape = shape;
     options.type = type;
-    image_ = synthetic_model(options).build();
+    GgufBuilder builder = synthetic_model(options);
+    if (scaled)
+      for (const char* name : kScaled) builder.tensor(std::string(name) + ".scale", std::vector<float>{0.37F});
+    image_ = builder.build();
     model_.emplace(Model::bind(Gguf::parse(image_)));
     ops_ = std::make_unique<CpuOps>(GetParam().workers, GetParam().isa);
     std::size_t packed = 0;
@@ -163,6 +169,30 @@ TEST_P(Loaded, Experts) {
       expect_experts_twin(ops(), layer.moe, 9, Values::kNormal, random());
     }
   }
+}
+
+// Scales beside the weights, one per matrix or expert, as NVFP4 files have them; a type with tiles may have them too.
+TEST_P(Loaded, Scales) {
+  const auto type = [](const tandem::TensorSpec& spec) {
+    const bool matrix = spec.form == TensorForm::kMatrix || spec.form == TensorForm::kBank;
+    return matrix ? DType::Q4_0 : DType::F32;
+  };
+  open(mixed_shape(96), type, true);
+  ASSERT_EQ(model().output.scale, 0.37F);
+  ASSERT_EQ(model().layers[0].moe.shared.down.scale, 0.37F);
+  Inputs in(3, model().output.cols, Values::kNormal, random());
+  const auto run = [&](Ops& machine, std::size_t first, std::size_t count, Results& results) {
+    machine.matmul(model().output, in.rows(first, count), rows_of(results.floats(count, model().output.rows)));
+  };
+  expect_twin(ops(), {.what = "output with a scale", .rows = 3, .inputs = {&in.x}, .run = run});
+  MoeWeights moe = model().layers[0].moe;
+  const auto experts = static_cast<std::size_t>(moe.routed.experts);
+  std::vector<float> scales(3 * experts);
+  for (float& scale : scales) scale = random().uniform(0.5F, 2.0F);
+  moe.routed.gate_scale = scales.data();
+  moe.routed.up_scale = scales.data() + experts;
+  moe.routed.down_scale = scales.data() + 2 * experts;
+  expect_experts_twin(ops(), moe, 5, Values::kNormal, random());
 }
 
 // Activations of 1e30: hidden values overflow, and their rows are NaN in the same places on every machine.

@@ -109,9 +109,16 @@ TEST_F(StateFile, RoundTrip) {
   EXPECT_EQ(std::vector<TokenId>(state.tokens().begin(), state.tokens().end()), tokens_);
 }
 
+TEST_F(StateFile, FillsTheContext) {
+  SequenceState state = fresh(tokens_.size());
+  state.restore(path_, model_.fingerprint());
+  EXPECT_EQ(state.room(), 0U);
+}
+
 TEST_F(StateFile, RefusesOtherModel) {
   SequenceState state = fresh();
   expect_refused(state, model_.fingerprint() + 1, {"another model", "expected", "found"});
+  expect_refused(state, model_.fingerprint() - 1, {"another model", "expected", "found"});
 }
 
 TEST_F(StateFile, RefusesOtherKvType) {
@@ -122,6 +129,15 @@ TEST_F(StateFile, RefusesOtherKvType) {
 TEST_F(StateFile, RefusesSmallContext) {
   SequenceState state = fresh(8);
   expect_refused(state, model_.fingerprint(), {"at most 8 tokens", "found 11", "--context"});
+}
+
+// The draft head may be ahead of the sequence; its rows must fit as well.
+TEST_F(StateFile, RefusesMoreDraftRowsThanTheContextHolds) {
+  ASSERT_GT(model_.shape.mtp_layers, 0);
+  SequenceState saved = fresh(), state = fresh(8);
+  saved.mtp.rows = 9;
+  saved.save(path_, model_.fingerprint());
+  expect_refused(state, model_.fingerprint(), {"at most 8 tokens", "--context"});
 }
 
 TEST_F(StateFile, RefusesOtherVersion) {
@@ -166,6 +182,31 @@ TEST_F(StateFile, RefusesEveryFlippedBit) {
     write(broken);
     expect_refused(state, model_.fingerprint(), {"checksum", "damaged"});
   }
+  for (std::size_t at = bytes_.size() - 8; at < bytes_.size(); ++at) {  // the checksum itself
+    std::vector<char> broken = bytes_;
+    broken[at] = static_cast<char>(broken[at] ^ 1);
+    write(broken);
+    expect_refused(state, model_.fingerprint(), {"checksum", "damaged"});
+  }
+}
+
+// What a checkpoint copies, counted from the shape: state and logs of the delta rule, and every row history.
+TEST_F(StateFile, CheckpointBytes) {
+  const ModelShape& shape = model_.shape;
+  const std::int64_t window = static_cast<std::int64_t>(kMaxWindow);
+  std::int64_t floats = (shape.ple_history() + window) * shape.wide();
+  const std::int64_t raw_keys = (shape.indexer_ratio - 1 + window) * shape.indexer_dim;
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    if (!shape.is_gdn[static_cast<std::size_t>(layer)]) {
+      floats += raw_keys;
+      continue;
+    }
+    floats += shape.gdn_value_heads * shape.gdn_dim * shape.gdn_dim;
+    floats += window * (shape.gdn_key_width() + shape.gdn_value_width() + shape.gdn_value_heads);
+    floats += (shape.gdn_conv - 1 + window) * shape.gdn_conv_width();
+  }
+  if (shape.mtp_layers > 0) floats += raw_keys;
+  EXPECT_EQ(fresh().checkpoint_bytes(), static_cast<std::size_t>(floats) * sizeof(float));
 }
 
 // A save that cannot finish leaves the earlier file and no temporary one.
