@@ -8,6 +8,7 @@
 #include "placement/files.h"
 #include "runtime/census_report.h"
 #include "runtime/census_view.h"
+#include "runtime/expert_report.h"
 #include "runtime/interrupt.h"
 #include "runtime/output.h"
 #include "runtime/profile.h"
@@ -205,8 +206,12 @@ int run_profile(const Options& options, const OpsFactory& make_ops) {
   progress.clear();
   run.finish(whole);
   if (!options.report.empty()) write_file(options.report, census_report(run.census(), options.output));
+  engine.close();
   if (whole) {
     write_stdout(census_summary(run.census()));
+    if (engine.experts() != nullptr && engine.experts()->has_card())
+      for (const ReportLine& line : expert_report(*engine.experts(), engine.experts()->stats()))
+        write_stdout(fmt::format("{}: {}\n", line.label, line.text));
     return 0;
   }
   write_stderr(

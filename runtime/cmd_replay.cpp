@@ -13,13 +13,15 @@
 #include "placement/units.h"
 #include "runtime/census_view.h"
 #include "runtime/output.h"
+#include "runtime/replay_plan.h"
 
 namespace tandem {
 namespace {
 
 struct Options {
   std::vector<std::string> traces, modes{"off", "lru", "lfu", "swaps"}, residency{"20%", "40%", "60%"}, slots;
-  std::string census, csv, expert_size;
+  std::string census, csv, expert_size, model, hardware;
+  std::vector<std::string> policies, vram;
   std::uint64_t start_rows = 256, curve = 0;
   AdaptSettings adapt;
 };
@@ -144,73 +146,122 @@ double share(std::uint64_t part, std::uint64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-std::string table(const std::vector<ReplayResult>& results, bool sized) {
-  std::string text = "case             slots   routes    bytes   decode   misses/round   swaps/round";
-  text += sized ? "   copied/round\n" : "\n";
-  for (const ReplayResult& r : results) {
+// A case with the predicted time of its rounds, where that is known.
+struct Result {
+  ReplayResult replay;
+  std::optional<double> seconds;
+};
+
+std::string table(const std::vector<Result>& results, bool sized) {
+  std::size_t width = 14;
+  for (const Result& r : results) width = std::max(width, r.replay.name.size());
+  std::string text =
+      fmt::format("{:<{}}   slots   routes    bytes   decode   misses/round   swaps/round", "case", width);
+  text += sized ? "   copied/round" : "";
+  const bool timed = std::any_of(results.begin(), results.end(), [](const Result& r) { return r.seconds.has_value(); });
+  text += timed ? "   decode round\n" : "\n";
+  for (const auto& [r, seconds] : results) {
     const Adapter::Counts& c = r.counts;
     text +=
-        fmt::format("{:<14} {:>7}   {:5.1f}%   {:5.1f}%   {:>6}   {:>12.2f}   {:>11.2f}", r.name, r.slots,
+        fmt::format("{:<{}} {:>7}   {:5.1f}%   {:5.1f}%   {:>6}   {:>12.2f}   {:>11.2f}", r.name, width, r.slots,
                     100 * c.hit_rate(), 100 * share(c.hit_bytes, c.bytes),
                     r.decode_routes == 0 ? "-" : fmt::format("{:.1f}%", 100 * share(r.decode_hits, r.decode_routes)),
                     share(c.misses, c.rounds), share(c.swaps, c.rounds));
     if (sized) text += fmt::format("   {:>12}", format_bytes(std::llround(share(c.swap_bytes, c.rounds))));
+    if (timed) text += fmt::format("   {:>12}", seconds ? fmt::format("{:.3f} ms", 1000 * *seconds) : "-");
     text += '\n';
   }
   return text;
 }
 
-std::string curve_table(const std::vector<ReplayResult>& results) {
+std::string curve_table(const std::vector<Result>& results) {
   std::string text = "\nroutes that hit, by rounds\n    from  domain          ";
-  for (const ReplayResult& r : results) text += fmt::format(" {:>10}", r.name);
+  for (const Result& r : results) text += fmt::format(" {:>10}", r.replay.name);
   text += '\n';
-  for (std::size_t i = 0; i < results.front().curve.size(); ++i) {
-    text += fmt::format("{:>8}  {:<16}", results.front().curve[i].first_round, results.front().curve[i].domain);
-    for (const ReplayResult& r : results) text += fmt::format(" {:>9.1f}%", 100 * r.curve[i].hit_rate());
+  const std::vector<ReplayWindow>& first = results.front().replay.curve;
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    text += fmt::format("{:>8}  {:<16}", first[i].first_round, first[i].domain);
+    for (const Result& r : results)
+      text += fmt::format(" {:>{}.1f}%", 100 * r.replay.curve[i].hit_rate(),
+                          std::max<std::size_t>(10, r.replay.name.size()) - 1);
     text += '\n';
   }
   return text;
 }
 
-std::string csv(const std::vector<ReplayResult>& results) {
+std::string csv(const std::vector<Result>& results) {
   std::string text =
       "case,slots,first_round,rounds,domain,routes,hits,hit_rate,bytes,hit_bytes,decode_routes,decode_hits,misses,"
-      "swaps,"
-      "swap_bytes\n";
-  for (const ReplayResult& r : results) {
+      "swaps,swap_bytes,decode_round_seconds\n";
+  for (const auto& [r, seconds] : results) {
     const Adapter::Counts& c = r.counts;
-    text += fmt::format("{},{},0,{},,{},{},{:.6f},{},{},{},{},{},{},{}\n", r.name, r.slots, c.rounds, c.routes, c.hits,
-                        c.hit_rate(), c.bytes, c.hit_bytes, r.decode_routes, r.decode_hits, c.misses, c.swaps,
-                        c.swap_bytes);
+    text += fmt::format("{},{},0,{},,{},{},{:.6f},{},{},{},{},{},{},{},{}\n", r.name, r.slots, c.rounds, c.routes,
+                        c.hits, c.hit_rate(), c.bytes, c.hit_bytes, r.decode_routes, r.decode_hits, c.misses, c.swaps,
+                        c.swap_bytes, seconds ? fmt::format("{:.9f}", *seconds) : "");
     for (const ReplayWindow& w : r.curve)
-      text += fmt::format("{},{},{},{},{},{},{},{:.6f},,,,,{},{},\n", r.name, r.slots, w.first_round, w.rounds,
+      text += fmt::format("{},{},{},{},{},{},{},{:.6f},,,,,{},{},,\n", r.name, r.slots, w.first_round, w.rounds,
                           w.domain, w.routes, w.hits, w.hit_rate(), w.misses, w.swaps);
   }
   return text;
+}
+
+// The cases that the flags ask for: plans of policies, or modes and sizes. Plans that do not fit are named and left
+// out.
+std::vector<PlannedCase> all_cases(const Options& options, const TraceHeader& header) {
+  std::vector<PlannedCase> cases;
+  if (options.policies.empty() && options.vram.empty()) {
+    for (ReplayCase& c : make_cases(options, header, start_shares(options)))
+      cases.push_back({std::move(c), {}, nullptr, nullptr});
+    return cases;
+  }
+  if (options.model.empty())
+    fail_input(
+        "replay: expected --model FILE with --policy and --vram, found none. Fix: name the GGUF file; only its "
+        "header is read");
+  ReplayPlanOptions plan{options.model, options.hardware, options.policies, {}};
+  for (const std::string& size : options.vram) plan.vram.push_back(parse_bytes_or_fail(size, "--vram"));
+  for (PlannedCase& c : planned_cases(plan, header)) {
+    if (c.shortfall.empty())
+      cases.push_back(std::move(c));
+    else
+      write_stderr(fmt::format("tandem: note: {} does not fit: {}\n", c.replay.name, c.shortfall));
+  }
+  if (cases.empty()) fail_input("replay: expected a plan that fits, found none. Fix: more --vram, or another --policy");
+  return cases;
+}
+
+std::vector<Result> run_cases(const std::vector<PlannedCase>& cases, Traces& traces, std::uint64_t window) {
+  std::vector<ReplayCase> replays;
+  for (const PlannedCase& c : cases) replays.push_back(c.replay);
+  std::vector<Result> results;
+  for (ReplayResult& r : replay([&](TraceRound& round) { return traces.next(round); }, replays, window)) {
+    const PlannedCase& c = cases[results.size()];
+    Result result{std::move(r), {}};
+    if (c.cost && c.cost->known() && result.replay.decode_rounds > 0 && c.input->shares.banks == c.replay.start.banks)
+      result.seconds = replayed_round_seconds(*c.cost, *c.input, c.replay.start, result.replay);
+    results.push_back(std::move(result));
+  }
+  return results;
 }
 
 int run_replay(const Options& options) {
   if (options.adapt.half_life_rows <= 0) fail_input("--half-life: expected more than 0 rows");
   if (options.adapt.margin < 1) fail_input("--margin: expected 1 or more, found {}", options.adapt.margin);
   Traces traces(options.traces);
-  const std::vector<ReplayCase> cases = make_cases(options, traces.header(), start_shares(options));
-  std::uint64_t rounds = 0, decode = 0;
-  const std::vector<ReplayResult> results = replay(
-      [&](TraceRound& round) {
-        if (!traces.next(round)) return false;
-        ++rounds;
-        decode += round.phase == Phase::kDecode ? 1 : 0;
-        return true;
-      },
-      cases, options.curve);
+  const std::vector<PlannedCase> cases = all_cases(options, traces.header());
+  const bool planned = cases.front().input != nullptr;
+  const std::vector<Result> results = run_cases(cases, traces, options.curve);
   if (!options.csv.empty()) write_file(options.csv, csv(results));
   const TraceHeader& header = traces.header();
+  const ReplayResult& first = results.front().replay;
   std::string text =
       fmt::format("{}: {} banks of {} experts, {} used; {} rounds, {} of them decode; started from {}\n", header.model,
-                  header.banks, header.experts, header.used, rounds, decode,
-                  options.census.empty() ? fmt::format("the first {} rows", options.start_rows) : options.census);
-  text += table(results, !options.expert_size.empty());
-  if (options.curve > 0 && rounds > 0) text += curve_table(results);
+                  header.banks, header.experts, header.used, first.counts.rounds, first.decode_rounds,
+                  planned                  ? "each plan"
+                  : options.census.empty() ? fmt::format("the first {} rows", options.start_rows)
+                                           : options.census);
+  text += table(results, planned || !options.expert_size.empty());
+  if (options.curve > 0 && first.counts.rounds > 0) text += curve_table(results);
   write_stdout(text);
   return 0;
 }
@@ -223,11 +274,19 @@ void add_replay_command(CLI::App& app, std::function<int()>& action) {
       "Examples:\n"
       "  tandem replay code.trace --residency 20%,40%\n"
       "  tandem replay code.trace chat.trace code.trace --mode off,swaps --curve 50 --census all.census.csv\n"
+      "  tandem replay code.trace --model model.gguf --policy a.yaml b.yaml --vram 12GiB,24GiB --hardware pc.yaml\n"
       "Several traces are played one after the other. Without --census the card starts with the experts that the "
       "first\n"
       "rows use most. Bytes count every expert once in a round; without --expert-size all experts count the same.");
   const auto options = std::make_shared<Options>();
   command->add_option("TRACE", options->traces, "traces of one model")->required();
+  command->add_option("--policy", options->policies, "plan by these policies instead of --mode and --residency")
+      ->type_name("FILE...")
+      ->expected(1, -1);
+  command->add_option("--vram", options->vram, "plan for cards of these sizes")->delimiter(',')->type_name("SIZES");
+  command->add_option("--model", options->model, "the model to plan for: the GGUF file, of which the header is read")
+      ->type_name("FILE");
+  command->add_option("--hardware", options->hardware, "the machine to plan for, for times as well")->type_name("FILE");
   command->add_option("--mode", options->modes, "off, lru, lfu, swaps (default all four)")
       ->delimiter(',')
       ->type_name("MODES");

@@ -23,16 +23,16 @@ struct EngineOptions {
   std::filesystem::path model;
   std::filesystem::path mtp;  // a separate draft head; empty: the one in the model file, if any
   bool use_mtp = true;
-  std::string device = "auto";      // auto, cpu, cuda:N
-  int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
-  std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
-  std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
-  std::size_t prefill_chunk = 512;  // rows of one pass while a prompt is read
-  std::optional<KvType> kv;         // empty: by the policy
-  PlacementChoices placement;       // of which context, kv and use_mtp are taken from above
+  std::string device = "auto";       // auto, cpu, cuda:N
+  int workers = 0;                   // CPU threads, 0 = by the policy, or one per core
+  std::string isa = "auto";          // CPU kernels: auto, scalar, avx2, avxvnni, avx512
+  std::size_t context = 0;           // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
+  std::size_t prefill_chunk = 512;   // rows of one pass while a prompt is read
+  std::optional<KvType> kv;          // empty: by the policy
+  PlacementChoices placement;        // of which context, kv and use_mtp are taken from above
   std::filesystem::path slots_file;  // experts on the card: read at the start if it is there, written at the end
   std::filesystem::path timeline;    // a trace of all threads, written at the end
-  bool plan = true;  // false: for a machine that reads all weights from the file; nothing is planned
+  bool plan = true;                  // false: for a machine that reads all weights from the file; nothing is planned
 
   // Of the policy, for whoever makes the machine.
   CrewCores cores = CrewCores::kPerformance;

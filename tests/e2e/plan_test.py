@@ -83,7 +83,7 @@ class PlanTest(unittest.TestCase):
         cases = {
             ("--vram", "lots"): '--vram: expected a size such as 24GiB, 512MiB or 1.5GB, found "lots"',
             ("--ram", "-1"): '--ram: expected a size such as',
-            ("--slots", "x"): '--slots: expected a whole number from 0 to 16777216, found "x"',
+            ("--slots", "x"): "--slots: Value x not in range 0 to 16777216",
             ("--context", "0"): "context: expected 1 to 4096 (the trained context), found 0",
             ("--context", "4097"): "context: expected 1 to 4096 (the trained context), found 4097",
             ("--kv", "int3"): '--kv: expected f16 or f32, found "int3"',

@@ -6,8 +6,11 @@
 #include <set>
 
 #include "cpu/cpu_ops.h"
+#include "placement/replay.h"
 #include "runtime/expert_store.h"
+#include "runtime/route_recorder.h"
 #include "tests/e2e/nano_prompts.h"
+#include "tests/synthetic_model.h"
 
 namespace tandem::testing {
 namespace {
@@ -162,6 +165,64 @@ TEST(Lockstep, CountsWhatWasMet) {
     pipeline.forward(state, std::span(tokens).subspan(i, 1), PassMode::kCommit, LogitRows::kLast);
   check(store.stats().decode);
   EXPECT_EQ(store.stats().decode.rows, 5U);
+}
+
+// A replay of the recorded routes predicts a live run to the route: prompts in chunks, then windows of several rows.
+TEST(Lockstep, ReplayPredictsTheRun) {
+  std::uint32_t seed = 20;
+  for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
+    for (const double share : {0.2, 0.4, 0.6}) {
+      SCOPED_TRACE(fmt::format("mode {}, {} on the card", static_cast<int>(mode), share));
+      CpuOps ops(2);
+      LoadOptions load;
+      load.placement = random_placement(share, 0, ++seed);
+      load.adapt.mode = mode;
+      load.adapt.swaps_per_round = 3;
+      load.adapt.half_life_rows = 50;
+      Pipeline pipeline(nano(), ops, 512, load);
+      RouteRecorder recorder;
+      pipeline.set_route_observer(&recorder);
+      recorder.begin("test");
+      for (const Prompt& tokens : prompts()) {
+        SequenceState state(nano().shape, {kContext, KvType::kF16});
+        pipeline.prefill(state, std::span(tokens).first(60), 24, LogitRows::kLast, {});
+        for (int round = 0; round < 20; ++round) {
+          const std::span<const TokenId> window =
+              std::span(tokens).subspan(state.position(), 1 + static_cast<std::size_t>(round) % 4);
+          pipeline.forward(state, window, PassMode::kWindow, LogitRows::kAll);
+          state.keep(1 + static_cast<std::size_t>(round) % window.size());
+        }
+      }
+      Census census;
+      census.banks = nano().shape.layers + nano().shape.mtp_layers;
+      census.experts = nano().shape.experts;
+      census.used = nano().shape.experts_used;
+      TempDir dir;
+      const TraceHeader header{"nano", 0, census.banks, census.experts, census.used};
+      TraceWriter writer(dir / "x.trace", header);
+      recorder.take_into(census, &writer);
+      writer.finish();
+
+      ReplayCase same{"live", load.adapt, *load.placement, {}, {}};
+      for (int b = 0; b < census.banks; ++b)
+        same.expert_bytes.push_back(static_cast<std::int64_t>(pipeline.experts()->layout(b)->bytes));
+      same.movable.assign(load.placement->place.size(), true);
+      TraceReader reader(dir / "x.trace");
+      const ReplayResult replayed =
+          replay([&](TraceRound& round) { return reader.next(round); }, std::span(&same, 1), 0).front();
+      ExpertCounts live = pipeline.experts()->stats().prefill;
+      live += pipeline.experts()->stats().decode;
+      EXPECT_EQ(replayed.counts.rounds, live.rounds);
+      EXPECT_EQ(replayed.counts.routes, live.routes);
+      EXPECT_EQ(replayed.counts.hits, live.hits);
+      EXPECT_EQ(replayed.counts.misses, live.misses);
+      EXPECT_EQ(replayed.counts.swaps, live.swaps);
+      EXPECT_EQ(replayed.decode_hits, pipeline.experts()->stats().decode.hits);
+      EXPECT_GT(live.hits, 0U);
+      if (mode != AdaptMode::kOff) {
+        EXPECT_GT(live.swaps, 0U);
+      }
+    }
 }
 
 }  // namespace

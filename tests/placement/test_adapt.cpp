@@ -402,6 +402,20 @@ TEST(Adapt, TheBacklogOfAChangeComesInOverLaterRounds) {
   for (const int e : {6, 7}) EXPECT_TRUE(adapter.on_card(1, e));
 }
 
+// What is left of a budget of one meets an expert that is in use again: it stays while it is used more than the
+// newcomer.
+TEST(Adapt, AnExpertInUseStays) {
+  Rig rig = make_setup(AdaptMode::kSwaps, 1, 4, {{0, 0}, {0, 1}});
+  rig.settings.swaps_per_round = 1;
+  Adapter adapter = make_adapter(rig);
+  adapter.observe(0, std::vector<std::int32_t>{2, 2, 2, 2, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 3}, 9);
+  EXPECT_EQ(adapter.end_round(), (std::vector<Swap>{{0, 2, 0, 0}}));
+  adapter.observe(0, std::vector<std::int32_t>{1, 1, 3}, 2);
+  EXPECT_TRUE(adapter.end_round().empty());
+  adapter.observe(0, std::vector<std::int32_t>{1, 3}, 2);
+  EXPECT_EQ(adapter.end_round(), (std::vector<Swap>{{0, 3, 0, 1}}));
+}
+
 // Gains are counted in bytes: fewer routes to larger experts come first.
 TEST(Adapt, LargerExpertsFirst) {
   Rig setup = make_setup(AdaptMode::kSwaps, 2, 4, {{0, 0}, {1, 0}});

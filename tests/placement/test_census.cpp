@@ -141,6 +141,8 @@ TEST(Census, MergesWithWeights) {
   EXPECT_EQ(into.fingerprint, 0U);
   EXPECT_EQ(parse_census(format_census(into), "a").rows(), into.rows());
   EXPECT_THROW(merge_census(into, small(), ~std::uint64_t{0}), InputError);
+  Census fresh{"m", 1, 2, 4, 2, {}};
+  EXPECT_THROW(merge_census(fresh, small(), std::uint64_t{1} << 63), InputError);  // 2 * 2^63 would be 0
 }
 
 TEST(Census, ShapesThatDiffer) {

@@ -2,7 +2,9 @@
 #include "placement/trace.h"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
+#include <cstring>
 #include <fstream>
 #include <random>
 
@@ -148,6 +150,19 @@ TEST(Trace, SaysWhatIsWrong) {
                         whole.size()));
   EXPECT_THROW(TraceReader(path("none")), InputError);
   EXPECT_THROW(TraceReader(testing::TempDir()), InputError);
+}
+
+// Whole chunks missing, with an end whose checksum is right.
+TEST(Trace, TheNumberOfRoundsIsChecked) {
+  const TraceHeader header{"nano", 42, 3, 32, 4};
+  write(path("whole"), header, random_rounds(header, 6, 1));
+  std::string bytes = bytes_of(path("whole"));
+  const std::size_t end = bytes.size() - 20;
+  ASSERT_EQ(bytes[end + 4], 6);
+  bytes[end + 4] = 7;
+  const std::uint64_t sum = XXH3_64bits(bytes.data() + end, 12);
+  std::memcpy(bytes.data() + end + 12, &sum, 8);
+  EXPECT_NE(refusal(bytes).find("found another number of rounds than its end says"), std::string::npos);
 }
 
 TEST(Trace, AppearsOnlyWhenFinished) {

@@ -181,9 +181,9 @@ TEST(PlanReport, ShippedPoliciesOnShippedMachines) {
     for (const auto& machine : std::filesystem::directory_iterator(TANDEM_SOURCE_DIR "/configs/hardware")) {
       PlanOptions options;
       options.model = kNano;
-      options.policy = policy.path();
-      options.hardware = machine.path();
-      options.context = 2048;
+      options.placement.policy = policy.path();
+      options.placement.hardware = machine.path();
+      options.placement.context = 2048;
       const PlanReport report = make_plan_report(options);
       EXPECT_TRUE(report.plan.fits()) << policy.path() << " " << machine.path() << " " << report.plan.shortfall;
       EXPECT_FALSE(report.plan.rounds.empty());
@@ -357,6 +357,26 @@ TEST(PlanReport, WhatIfRefusals) {
   EXPECT_EQ(what_if_refusal("vram"), "--what-if vram: expected a size such as 24GiB, 512MiB or 1.5GB, found \"\"");
   EXPECT_EQ(what_if_refusal("slots=-1"), "--what-if slots: expected a whole number from 0 to 16777216, found \"-1\"");
   expect_parts(what_if_refusal("context=999999"), {"context: expected 1 to 4096 (the trained context), found 999999"});
+}
+
+// A what-if is another machine: limits that were given for this one do not hold there.
+TEST(PlanReport, WhatIfReplacesLimits) {
+  TempDir dir;
+  PlanOptions options;
+  options.model = kNano;
+  options.placement.hardware = dir / "machine.yaml";
+  tandem::write_file(options.placement.hardware, kMachine);
+  options.placement.vram = 12 * kGiB;
+  options.placement.ram = 10 * kGiB;
+  options.what_ifs = {"vram=16GiB", "ram=32GiB", "context=77"};
+  const PlanReport report = make_plan_report(options);
+  EXPECT_EQ(report.plan.vram_budget, 12 * kGiB - 512 * kMiB);
+  EXPECT_EQ(report.plan.ram_budget, 10 * kGiB);
+  EXPECT_EQ(report.what_ifs[0].plan.vram_budget, 16 * kGiB - 512 * kMiB);
+  EXPECT_EQ(report.what_ifs[0].plan.ram_budget, 10 * kGiB);
+  EXPECT_EQ(report.what_ifs[1].plan.ram_budget, 30 * kGiB);
+  EXPECT_EQ(report.what_ifs[1].plan.vram_budget, 12 * kGiB - 512 * kMiB);
+  EXPECT_EQ(report.what_ifs[2].plan.items[3].note, "77 positions, 16 bits");
 }
 
 TEST(PlanReport, ThisMachinesRam) {
