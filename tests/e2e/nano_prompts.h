@@ -12,8 +12,7 @@
 
 namespace tandem::testing {
 
-// Tokens; a chunk of 511 must leave some of the longest prompt.
-inline constexpr std::size_t kContext = 600, kLongest = 540;
+inline constexpr std::size_t kContext = 600, kLongest = 540;  // tokens; a chunk of 511 must leave some of the prompt
 using Prompt = std::vector<TokenId>;
 
 inline const Model& nano() {
