@@ -68,6 +68,9 @@ class CpuOps : public ReferenceOps {
   // body(i) for 0 <= i < n, spread over the workers when the whole is worth it: `work` estimates one body in weights
   // or values touched.
   void parallel(std::size_t n, std::size_t work, Crew::Body body);
+  // body(row, first, last) over pieces of every row, cut at multiples of `step` columns; cost: work of one column.
+  void parallel_columns(std::size_t rows, std::size_t cols, std::size_t step, std::size_t cost,
+                        FunctionRef<void(std::size_t, std::size_t, std::size_t)> body);
   // y = W x for the tiles of a loaded matrix.
   void matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y);
   void list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y, ExpertRun& run);

@@ -74,18 +74,21 @@ bool Crew::Board::take() {
   std::uint64_t seen = ticket.load(std::memory_order_acquire);
   for (;;) {
     const auto unit = static_cast<std::uint32_t>(seen);
-    if (unit >= count.load(std::memory_order_relaxed)) return false;  // kClosed is above every count
+    const std::uint32_t end = count.load(std::memory_order_relaxed);
+    if (unit >= end) return false;  // kClosed is above every count
+    const std::uint32_t claim = std::max(1U, (end - unit) / share.load(std::memory_order_relaxed));
     const Body* run = body.load(std::memory_order_relaxed);
-    if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    if (!ticket.compare_exchange_weak(seen, seen + claim, std::memory_order_acq_rel, std::memory_order_acquire))
+      continue;
     const bool was_inside = inside_unit;
     inside_unit = true;
     try {
-      (*run)(unit);
+      for (std::uint32_t i = unit; i < unit + claim; ++i) (*run)(i);
     } catch (...) {
       if (!failed.exchange(true)) error = std::current_exception();
     }
     inside_unit = was_inside;
-    left.fetch_sub(1, std::memory_order_acq_rel);
+    left.fetch_sub(claim, std::memory_order_acq_rel);
     return true;
   }
 }
@@ -172,6 +175,7 @@ void Crew::publish(Board& board, std::size_t n, const Body& body) {
   const std::uint64_t epoch = (board.ticket.load(std::memory_order_relaxed) >> 32) + 1;
   board.ticket.store(epoch << 32 | Board::kClosed, std::memory_order_release);
   board.count.store(static_cast<std::uint32_t>(n), std::memory_order_relaxed);
+  board.share.store(4 * static_cast<std::uint32_t>(workers_), std::memory_order_relaxed);
   board.body.store(&body, std::memory_order_relaxed);
   board.left.store(static_cast<std::uint32_t>(n), std::memory_order_relaxed);
   board.ticket.store(epoch << 32, std::memory_order_release);

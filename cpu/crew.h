@@ -64,11 +64,12 @@ class Crew {
     static constexpr std::uint32_t kClosed = ~std::uint32_t{0};
     std::atomic<std::uint64_t> ticket{kClosed};
     std::atomic<std::uint32_t> count{0};
+    std::atomic<std::uint32_t> share{1};  // a claim takes a share-th of what is left, at least one unit
     std::atomic<const Body*> body{nullptr};
     alignas(64) std::atomic<std::uint32_t> left{0};
     std::atomic<bool> failed{false};
     std::exception_ptr error;  // of the first body that threw; written by the one that set `failed`
-    bool take();               // runs one unit; false when none is left
+    bool take();               // claims some units and runs them in order; false when none is left
     bool open() const;         // a unit is left to take
   };
   struct State;
