@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "placement/check.h"
+#include "placement/cost_model.h"
 #include "placement/slots.h"
 #include "runtime/expert_store.h"
 #include "runtime/progress.h"
@@ -55,6 +56,8 @@ std::size_t choose_chunk(const EngineOptions& options, std::size_t context) {
 std::unique_ptr<Ops> make_machine(EngineOptions options, const Policy& policy, const OpsFactory& make_ops) {
   if (!options.timeline.empty()) Timeline::start();  // before there are threads
   if (options.workers == 0) options.workers = policy.crew.workers.value_or(0);
+  if (options.workers == 0 && !options.placement.hardware.empty())
+    options.suggested_workers = crew_workers(policy, load_hardware(options.placement.hardware));
   options.cores = policy.crew.cores;
   options.pin = policy.crew.pin;
   return make_ops(options);

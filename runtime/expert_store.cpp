@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "runtime/model_visit.h"
 
@@ -205,14 +206,21 @@ ExpertStore::Split ExpertStore::split(int bank, const Routes& routes, const Rout
   return result;
 }
 
-void ExpertStore::end_round(bool decode, std::size_t rows) {
-  if (!adapter_) return;
+void ExpertStore::begin_round(bool decode, std::size_t rows) {
+  end_round();
+  open_ = adapter_.has_value();
+  decode_ = decode;
+  rows_ = rows;
+}
+
+void ExpertStore::end_round() {
+  if (!std::exchange(open_, false)) return;
   finish_moves();
   const std::vector<Swap>& swaps = adapter_->end_round();
   ExpertCounts round = counts_between(adapter_->counts(), before_);
-  round.rows = rows;
+  round.rows = rows_;
   before_ = adapter_->counts();
-  (decode ? stats_.decode : stats_.prefill) += round;
+  (decode_ ? stats_.decode : stats_.prefill) += round;
   begin_moves(swaps);
 }
 
