@@ -39,8 +39,9 @@ struct DraftSettings {
 
 // What one round showed: a pass over the last token and the drafts.
 struct DraftRound {
-  std::span<const TokenId> truth;  // the tokens that came: accepted drafts, then one more (the stop token included)
-  std::size_t rows = 1;            // of the pass
+  // The tokens that came: accepted drafts, then one more (the stop token included). Empty when the context was full.
+  std::span<const TokenId> truth;
+  std::size_t rows = 1;  // of the pass
   double pass_seconds = 0;
   double round_seconds = 0;  // drafting, pass and sampling
   double misses = 0;         // different experts off the card that the round met

@@ -10,8 +10,8 @@ namespace tandem {
 
 // ---- AcceptanceTable ----
 
-void AcceptanceTable::Bucket::observe(bool right) {
-  accepted = accepted * kKeep + (right ? 1.0 : 0.0);
+void AcceptanceTable::Bucket::observe(double right) {
+  accepted = accepted * kKeep + right;
   all = all * kKeep + 1.0;
 }
 
@@ -19,13 +19,13 @@ AcceptanceTable::AcceptanceTable() {
   for (auto& chain : head_)
     for (std::size_t c = 0; c < kConfidences; ++c)
       chain[c].prior = (static_cast<double>(c) + 0.5) / static_cast<double>(kConfidences);
-  double guess = kFirstAcceptance;
-  for (Bucket& bucket : head_any_) {
-    bucket.prior = guess;
-    guess *= kAcceptanceDecay;
-  }
   constexpr double kByMatch[kMatches] = {0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95};
   for (std::size_t m = 0; m < kMatches; ++m) lookup_[m].prior = kByMatch[m];
+}
+
+std::size_t AcceptanceTable::confidence_class(float confidence) {
+  const auto c = static_cast<std::size_t>(confidence * static_cast<float>(kConfidences));
+  return std::min(c, kConfidences - 1);
 }
 
 std::size_t AcceptanceTable::match_class(std::size_t match) {
@@ -35,19 +35,42 @@ std::size_t AcceptanceTable::match_class(std::size_t match) {
 
 double AcceptanceTable::chance(const Draft& draft, std::size_t chain) const {
   if (draft.source == DraftSource::kLookup) return lookup_[match_class(draft.match)].chance();
-  const auto c = static_cast<std::size_t>(draft.confidence * static_cast<float>(kConfidences));
-  return head_[chain_class(chain)][std::min(c, kConfidences - 1)].chance();
+  return head_[chain_class(chain)][confidence_class(draft.confidence)].chance();
 }
 
 double AcceptanceTable::head_chance(std::size_t chain) const {
-  return head_any_[std::min(chain, kMaxHeadDrafts - 1)].chance();
+  // What is guessed beforehand of a place follows from the place before it, so that a head that is better than the
+  // guess is asked for longer chains step by step.
+  double chance = kFirstAcceptance;
+  for (std::size_t i = 0;; ++i) {
+    chance = head_any_[i].chance(chance);
+    if (i == std::min(chain, kMaxHeadDrafts - 1)) return chance;
+    chance *= kAcceptanceDecay;
+  }
+}
+
+double AcceptanceTable::head_worth(std::size_t chain, double reach, double cost) const {
+  const std::size_t k = chain_class(chain);
+  double all = 0, worth = 0;
+  for (std::size_t c = 0; c < kConfidences; ++c) {
+    all += made_[k][c];
+    worth += made_[k][c] * std::max(0.0, reach * head_[k][c].chance() - cost);
+  }
+  return all > 0 ? worth / all : std::max(0.0, reach * head_chance(chain) - cost);
+}
+
+// Drafts that looked too bad to be checked count as well: otherwise a head would be judged by its best drafts only.
+void AcceptanceTable::made(const Draft& draft, std::size_t chain) {
+  const std::size_t k = chain_class(chain);
+  head_any_[std::min(chain, kMaxHeadDrafts - 1)].observe(chance(draft, chain));
+  for (double& count : made_[k]) count *= kKeep;
+  made_[k][confidence_class(draft.confidence)] += 1;
 }
 
 void AcceptanceTable::observe(const Draft& draft, std::size_t chain, bool accepted) {
-  if (draft.source == DraftSource::kLookup) return lookup_[match_class(draft.match)].observe(accepted);
-  const auto c = static_cast<std::size_t>(draft.confidence * static_cast<float>(kConfidences));
-  head_[chain_class(chain)][std::min(c, kConfidences - 1)].observe(accepted);
-  head_any_[std::min(chain, kMaxHeadDrafts - 1)].observe(accepted);
+  const double right = accepted ? 1 : 0;
+  if (draft.source == DraftSource::kLookup) return lookup_[match_class(draft.match)].observe(right);
+  head_[chain_class(chain)][confidence_class(draft.confidence)].observe(right);
 }
 
 // ---- RunningMean, PassClock, TokenRate ----
@@ -61,7 +84,7 @@ void RunningMean::add(double value) {
 
 void PassClock::observe(std::size_t rows, double seconds, double misses) {
   CHECK(rows >= 1 && rows <= kMaxWindow, "{}", rows);
-  constexpr double kKeep = 0.98, kLevelWeight = 0.15;
+  constexpr double kKeep = 0.98, kLevelWeight = 0.1;
   Width& width = width_[rows];
   if (width.time.count() > 0) {
     const double mean = width.misses.mean(), off = misses - mean;

@@ -21,20 +21,27 @@ class AcceptanceTable {
   AcceptanceTable();
   double chance(const Draft& draft, std::size_t chain) const;  // chain: place among the round's drafts of the head
   double head_chance(std::size_t chain) const;                 // of a draft not made yet
+  // Mean of max(0, reach * chance - cost) over what the head's drafts at this place were of late: what it is worth to
+  // see the next one, when a row for it costs `cost` tokens and it counts with probability `reach`.
+  double head_worth(std::size_t chain, double reach, double cost) const;
+  void made(const Draft& draft, std::size_t chain);  // a draft of the head, whether it will be checked or not
   void observe(const Draft& draft, std::size_t chain, bool accepted);
 
  private:
   struct Bucket {
     double accepted = 0, all = 0, prior = 0;
-    double chance() const { return (accepted + kPriorWeight * prior) / (all + kPriorWeight); }
-    void observe(bool accepted);
+    double chance(double guess) const { return (accepted + kPriorWeight * guess) / (all + kPriorWeight); }
+    double chance() const { return chance(prior); }
+    void observe(double accepted);
   };
   static constexpr std::size_t kConfidences = 10, kChains = 4, kMatches = 7;
   static std::size_t chain_class(std::size_t chain) { return chain < kChains ? chain : kChains - 1; }
+  static std::size_t confidence_class(float confidence);
   static std::size_t match_class(std::size_t match);
 
   std::array<std::array<Bucket, kConfidences>, kChains> head_;
-  std::array<Bucket, kMaxHeadDrafts> head_any_;
+  std::array<Bucket, kMaxHeadDrafts> head_any_;  // of the chances of drafts that were made
+  std::array<std::array<double, kConfidences>, kChains> made_ = {};
   std::array<Bucket, kMatches> lookup_;
 };
 

@@ -69,7 +69,7 @@ bool PipelineDecoder::append(std::span<const TokenId> tokens, const std::functio
       const auto row = output.logits.span(output.logits.rows - 1);
       logits_.assign(row.begin(), row.end());
     }
-    if (head_ != nullptr) head_->take(state_.position() - rows, output.wide);
+    if (head_ != nullptr) head_->take(state_.position() - rows, output.wide, MtpDrafter::Rows::kPrompt);
     done += rows;
     if (progress) progress(done);
   }
@@ -90,7 +90,7 @@ void PipelineDecoder::keep(std::size_t n) {
     for (std::size_t r = 0; r < n; ++r) hash_->add(round_.logits.span(r));
   }
   const ConstRows wide = std::exchange(round_, {}).wide;
-  if (head_ != nullptr) head_->take(state_.position() - n, wide.slice(0, n));
+  if (head_ != nullptr) head_->take(state_.position() - n, wide.slice(0, n), MtpDrafter::Rows::kRound);
 }
 
 std::uint64_t PipelineDecoder::misses() const {

@@ -28,7 +28,7 @@ float probability(std::span<const float> logits, TokenId token, float temperatur
 MtpDrafter::MtpDrafter(Pipeline& pipeline, SequenceState& state, MtpNorm norm, MtpAttention attention)
     : pipeline_(pipeline), state_(state), head_(pipeline, norm, attention) {}
 
-void MtpDrafter::take(std::size_t first, ConstRows wide) {
+void MtpDrafter::take(std::size_t first, ConstRows wide, Rows rows) {
   SequenceState::MtpState& mtp = state_.mtp;
   CHECK(first + wide.rows <= state_.position(), "{} + {} rows of {}", first, wide.rows, state_.position());
   // After positions that were run without this: what waits from before can still be fed, since its next token is known.
@@ -41,7 +41,12 @@ void MtpDrafter::take(std::size_t first, ConstRows wide) {
   }
   if (mtp.hidden.empty()) mtp.hidden_first = first;
   mtp.hidden.insert(mtp.hidden.end(), wide.data, wide.data + wide.rows * wide.cols);
-  if (mtp.waiting(wide.cols) > kWaiting) catch_up(state_.tokens(), false);
+  if (rows == Rows::kPrompt) catch_up(state_.tokens(), false);
+  const std::size_t waiting = mtp.waiting(wide.cols);
+  if (waiting <= kMostWaiting) return;
+  const std::size_t dropped = waiting - kLeastWaiting;
+  mtp.hidden.erase(mtp.hidden.begin(), mtp.hidden.begin() + static_cast<std::ptrdiff_t>(dropped * wide.cols));
+  mtp.hidden_first += dropped;
 }
 
 void MtpDrafter::catch_up(std::span<const TokenId> tokens, bool logits) {

@@ -4,9 +4,9 @@
 // be fed when the next token is known. The residuals of the positions that wait are kept in the sequence's state
 // (SequenceState::MtpState::hidden): they are part of its checkpoints, not of its files.
 //
-// A position whose residual is gone (it was run with drafting off, or before the state was written to a file) is left
-// out: the head's rows are numbered by its own cache, and only their distances matter to it. A head with a gap guesses
-// a little worse; the text is the same.
+// A position whose residual is gone (it was run with drafting off, or before the state was written to a file, or while
+// the head did not pay and too many waited) is left out: the head's rows are numbered by its own cache, and only their
+// distances matter to it. A head with a gap guesses a little worse; the text is the same.
 #pragma once
 
 #include <optional>
@@ -20,9 +20,12 @@ class MtpDrafter : public DraftHead {
   // REQUIRES a model with a draft head. Pipeline and state must outlive this.
   MtpDrafter(Pipeline& pipeline, SequenceState& state, MtpNorm norm, MtpAttention attention);
 
-  // The trunk's wide output for the positions from `first` on, which are committed. Feeds the head when many wait.
-  // Runs the pipeline: no output of an earlier pass is valid afterwards.
-  void take(std::size_t first, ConstRows wide);
+  // The trunk's wide output for the positions from `first` on, which are committed, of a round (they wait for the next
+  // draft; when more than kMostWaiting do, only the last kLeastWaiting stay) or of a prompt (the head is fed at once).
+  // May run the pipeline: no output of an earlier pass is valid afterwards.
+  static constexpr std::size_t kMostWaiting = 128, kLeastWaiting = 64;
+  enum class Rows { kRound, kPrompt };
+  void take(std::size_t first, ConstRows wide, Rows rows);
   // Feeds every waiting row whose next token is among `tokens`, the sequence from its beginning. The logits of the last
   // row fed stand afterwards when `logits` is set.
   void catch_up(std::span<const TokenId> tokens, bool logits);
@@ -34,8 +37,6 @@ class MtpDrafter : public DraftHead {
   void end() override;
 
  private:
-  static constexpr std::size_t kWaiting = 32;  // rows that may wait while nobody drafts
-
   Pipeline& pipeline_;
   SequenceState& state_;
   MtpHead head_;

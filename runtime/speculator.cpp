@@ -10,8 +10,9 @@ namespace tandem {
 namespace {
 
 // The head is tried again, while it does not pay, after kFirstPatience rounds, then after twice as many, up to
-// kLastPatience: kProbes rounds with kProbeDepth drafts. What that costs is below one percent.
-constexpr std::size_t kFirstPatience = 16, kLastPatience = 512, kProbes = 3, kProbeDepth = 2;
+// kLastPatience: kProbes rounds with one draft. It pays again when it was worth a draft kProbes times in a row without
+// being on trial.
+constexpr std::size_t kFirstPatience = 32, kLastPatience = 1024, kProbes = 3;
 // While drafting pays, a round without drafts keeps the time of such a round known.
 constexpr std::size_t kLastPlainPatience = 256;
 
@@ -94,6 +95,7 @@ void Speculator::run_head(std::vector<TokenId>& prefix, const std::function<bool
       lap(step_);
     }
     const Draft draft = head_->draft(prefix);
+    acceptance_.made(draft, made);
     drafts_.push_back(draft);
     prefix.push_back(draft.token);
     if (is_stop(draft.token)) break;
@@ -117,7 +119,7 @@ void Speculator::propose_fixed(std::vector<TokenId>& prefix, std::size_t most) {
 }
 
 // Rounds that are not what the figures say is best, so that the figures stay true.
-bool Speculator::probe(std::vector<TokenId>& prefix, std::size_t most) {
+bool Speculator::probe(std::vector<TokenId>& prefix) {
   if (!clock_.known()) return true;  // the first round shows what a round without drafts takes
   if (clock_.age(1) >= plain_patience_) {
     plain_patience_ = std::min(2 * plain_patience_, kLastPlainPatience);
@@ -130,13 +132,13 @@ bool Speculator::probe(std::vector<TokenId>& prefix, std::size_t most) {
   }
   if (probes_ == 0) return false;
   --probes_;
-  run_head(prefix, [&] { return drafts_.size() < std::min(most, kProbeDepth); });
+  run_head(prefix, [] { return false; });
   return true;
 }
 
 void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
   ++idle_;
-  if (probe(prefix, most)) return;
+  if (probe(prefix)) return;
   const double rate = rate_.rate();
   // What the lookup offers is there for nothing; what the head will say is only known in the mean.
   chances_.clear();
@@ -153,6 +155,16 @@ void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
   expect_head(0);
   const DepthChoice head = choose_depth(chances_, clock_, rate, 0, step_.mean(), begin_.mean());
   std::size_t from = 0;  // drafts of the lookup before those of the head
+  // Whether the head should make one more draft: by the mean it is worth its time, or the sure ones among them are.
+  const auto worth = [&](double before) {
+    const std::size_t there = drafts_.size();
+    if (there >= most) return false;
+    if (choose_depth(chances_, clock_, rate, there, step_.mean(), before).depth > there) return true;
+    double reach = 1;
+    for (std::size_t i = 0; i < there; ++i) reach *= chances_[i];
+    const double row = rate * (clock_.seconds(2 + there) - clock_.seconds(1 + there));
+    return acceptance_.head_worth(there - from, reach, row) > rate * (step_.mean() + before);
+  };
   if (lookup.depth > 0 && lookup.gain >= head.gain) {
     take_lookup(lookup.depth);
     from = lookup.depth;
@@ -160,17 +172,16 @@ void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
     expect_head(0);
     // The head has to walk over the lookup's drafts first.
     const double walk = begin_.mean() + static_cast<double>(from) * step_.mean();
-    const DepthChoice both = choose_depth(chances_, clock_, rate, from, step_.mean(), walk);
-    if (both.depth <= from) return;
-  } else if (head.depth == 0) {
+    if (!worth(walk)) return;
+  } else if (!worth(begin_.mean())) {
+    paid_ = 0;
     return;
   }
-  patience_ = kFirstPatience;
+  if (++paid_ >= kProbes) patience_ = kFirstPatience;
   run_head(prefix, [&] {
-    const std::size_t made = drafts_.size();
-    if (made >= most) return false;
-    chances_[made - 1] = acceptance_.chance(drafts_.back(), made - 1 - from);
-    return choose_depth(chances_, clock_, rate, made, step_.mean(), 0).depth > made;
+    const std::size_t last = drafts_.size() - 1;
+    chances_[last] = acceptance_.chance(drafts_.back(), last - from);
+    return worth(0);
   });
   // A draft that the head itself doubts may not be worth its row.
   for (std::size_t i = from; i < drafts_.size(); ++i) chances_[i] = acceptance_.chance(drafts_[i], i - from);
@@ -179,6 +190,7 @@ void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
 }
 
 void Speculator::settle(const DraftRound& round) {
+  if (round.truth.empty()) return;
   // Drafts up to the first wrong one have been judged. The lookup is judged even when it was not used.
   const auto judge = [&](const std::vector<Draft>& drafts, bool head) {
     std::size_t chain = 0;

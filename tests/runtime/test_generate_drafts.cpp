@@ -44,12 +44,13 @@ class ScriptedDrafter : public Drafter {
   void settle(const DraftRound& round) override {
     EXPECT_TRUE(open_);
     open_ = false;
-    ASSERT_GE(round.truth.size(), 1U);
     EXPECT_EQ(round.rows, 1 + drafts_.size());
     EXPECT_EQ(round.misses, static_cast<double>(round.rows));  // the decoder counts one a row
     EXPECT_GE(round.round_seconds, round.pass_seconds);
     for (std::size_t i = 0; i < round.truth.size(); ++i)
       EXPECT_EQ(round.truth[i], script_[std::min(at_ + i, script_.size() - 1)]);
+    EXPECT_FALSE(ended_);  // nothing comes of a round only when the context is full
+    ended_ = round.truth.empty();
     // Nothing is told beyond the first wrong draft.
     for (std::size_t i = 0; i + 1 < round.truth.size(); ++i) EXPECT_EQ(drafts_[i].token, round.truth[i]);
     tokens += round.truth.size();
@@ -73,7 +74,7 @@ class ScriptedDrafter : public Drafter {
   std::mt19937 random_;
   std::vector<Draft> drafts_;
   std::size_t at_ = 0;
-  bool open_ = false;
+  bool open_ = false, ended_ = false;
 };
 
 struct Case {
@@ -144,7 +145,7 @@ TEST(GenerateDrafts, NothingThatCanBeSeenChanges) {
     setup.sampling.temperature = 0.0F;
     const Outcome plain = run(setup, nullptr);
     EXPECT_EQ(plain.result.drafts.all_drafted(), 0U);
-    ScriptedDrafter drafter(setup.script, 3, 1 + random() % kMaxDrafts, 0.3, random());
+    ScriptedDrafter drafter(setup.script, 3, 1 + random() % kMaxDrafts, 0.3, static_cast<std::uint32_t>(random()));
     const Outcome drafted = run(setup, &drafter);
     expect_equal(plain, drafted);
     EXPECT_EQ(drafter.starts, 1);
@@ -184,7 +185,9 @@ TEST(GenerateDrafts, SamplingAndPenaltiesSeeThePrefixOfTheirRow) {
     setup.sampling.presence_penalty = random() % 2 == 0 ? 0.0F : 6.0F;
     const Outcome plain = run(setup, nullptr);
     // What is drafted is the plain answer, so that drafts are right although the sampler leaves the script.
-    ScriptedDrafter drafter(plain.result.tokens, 3, 8, 0.2, random());
+    std::vector<TokenId> answer = plain.result.tokens;
+    if (plain.result.stop_token >= 0) answer.push_back(plain.result.stop_token);
+    ScriptedDrafter drafter(answer, 3, 8, 0.2, static_cast<std::uint32_t>(random()));
     const Outcome drafted = run(setup, &drafter);
     expect_equal(plain, drafted);
     different += plain.result.tokens != setup.script;
@@ -195,7 +198,8 @@ TEST(GenerateDrafts, SamplingAndPenaltiesSeeThePrefixOfTheirRow) {
 }
 
 TEST(GenerateDrafts, NoRowIsRunThatNobodyCouldLookAt) {
-  Case setup{.script = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}, .context = 9, .max_tokens = 0, .stops = {}, .sampling = {}};
+  Case setup{
+      .script = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}, .context = 9, .max_tokens = 0, .stops = {}, .sampling = {}};
   setup.sampling.temperature = 0.0F;
   setup.sampling.seed = 77;
   for (const std::size_t max_tokens : {std::size_t{0}, std::size_t{3}, std::size_t{5}}) {
@@ -212,9 +216,9 @@ TEST(GenerateDrafts, NoRowIsRunThatNobodyCouldLookAt) {
 }
 
 TEST(GenerateDrafts, AForcedTextIsWalkedWhateverTheModelSays) {
-  Case setup{.script = {1, 2, 3, 4}, .sampling = {}};
+  const std::vector<TokenId> script{1, 2, 3, 4};
   const std::vector<TokenId> forced{5, kEnd, 8, 9, 7, 2, 2};
-  ScriptedDecoder decoder(setup.script, 50, kTexts.size());
+  ScriptedDecoder decoder(script, 50, kTexts.size());
   SamplerSettings settings;
   settings.temperature = 0.0F;
   settings.seed = 77;
