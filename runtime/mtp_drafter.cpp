@@ -41,9 +41,10 @@ void MtpDrafter::take(std::size_t first, ConstRows wide, Rows rows) {
   }
   if (mtp.hidden.empty()) mtp.hidden_first = first;
   mtp.hidden.insert(mtp.hidden.end(), wide.data, wide.data + wide.rows * wide.cols);
-  if (rows == Rows::kPrompt) catch_up(state_.tokens(), false);
+  if (rows == Rows::kPrompt) return catch_up(state_.tokens(), false);
+  ++rounds_;
   const std::size_t waiting = mtp.waiting(wide.cols);
-  if (waiting <= kMostWaiting) return;
+  if (rounds_ <= kPatience || waiting <= kMostWaiting) return;
   const std::size_t dropped = waiting - kLeastWaiting;
   mtp.hidden.erase(mtp.hidden.begin(), mtp.hidden.begin() + static_cast<std::ptrdiff_t>(dropped * wide.cols));
   mtp.hidden_first += dropped;
@@ -74,6 +75,7 @@ void MtpDrafter::start(std::size_t answer_start, const SamplerSettings& sampling
 bool MtpDrafter::begin(std::span<const TokenId> prefix) {
   CHECK(prefix.size() == state_.position() + 1, "{} tokens at position {}", prefix.size(), state_.position());
   const auto width = static_cast<std::size_t>(state_.shape().wide());
+  rounds_ = 0;
   // The chain hangs on the residual of the last position that was run.
   if (state_.mtp.hidden.empty() || state_.mtp.hidden_first + state_.mtp.waiting(width) != state_.position())
     return false;

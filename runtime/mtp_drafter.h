@@ -21,9 +21,10 @@ class MtpDrafter : public DraftHead {
   MtpDrafter(Pipeline& pipeline, SequenceState& state, MtpNorm norm, MtpAttention attention);
 
   // The trunk's wide output for the positions from `first` on, which are committed, of a round (they wait for the next
-  // draft; when more than kMostWaiting do, only the last kLeastWaiting stay) or of a prompt (the head is fed at once).
-  // May run the pipeline: no output of an earlier pass is valid afterwards.
-  static constexpr std::size_t kMostWaiting = 128, kLeastWaiting = 64;
+  // draft; after kPatience rounds without one only the last few stay, so that a head that does not pay costs next to
+  // nothing) or of a prompt (the head is fed at once). May run the pipeline: no output of an earlier pass is valid
+  // afterwards.
+  static constexpr std::size_t kPatience = 24, kMostWaiting = 48, kLeastWaiting = 16;
   enum class Rows { kRound, kPrompt };
   void take(std::size_t first, ConstRows wide, Rows rows);
   // Feeds every waiting row whose next token is among `tokens`, the sequence from its beginning. The logits of the last
@@ -42,6 +43,7 @@ class MtpDrafter : public DraftHead {
   MtpHead head_;
   std::optional<Sampler> sampler_;
   std::size_t answer_start_ = 0;
+  std::size_t rounds_ = 0;  // since the last chain
   PassOutput out_;
 };
 

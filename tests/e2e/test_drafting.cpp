@@ -117,10 +117,11 @@ TEST(Drafting, EveryDepthAndSourceGivesTheSameTextAndLogits) {
   std::uint64_t head = 0, lookup = 0, turn = 0;
   for (const SamplerSettings& sampling : samplings())
     for (const std::size_t p : {0UL, 2UL}) {
-      // The second one says the same three times, so that there is something to look up.
-      Prompt prompt(prompts()[p].begin(), prompts()[p].begin() + (p == 0 ? 100 : 30));
-      for (int i = 0; p != 0 && i < 2; ++i)
-        prompt.insert(prompt.end(), prompts()[p].begin(), prompts()[p].begin() + 30);
+      // The second one begins to say the same a fourth time, so that there is something to look up.
+      const auto first = prompts()[p].begin();
+      Prompt prompt(first, first + (p == 0 ? 100 : 40));
+      for (const int more : {40, 40, 12})
+        if (p != 0) prompt.insert(prompt.end(), first, first + more);
       Request request;
       request.sampling = sampling;
       const Answer plain = run(0, prompt, off(), request);
