@@ -53,8 +53,13 @@ struct Configuration {
 DraftSettings parse_drafts(const std::string& word, DraftSettings settings) {
   settings.depth.reset();
   if (word == "auto") return settings;
+  if (word == "off") {
+    settings.depth = 0;
+    settings.lookup = false;
+    return settings;
+  }
   if (word.size() != 1 || word[0] < '0' || word[0] > '8')
-    fail_input("--drafts: expected auto or 0 to 8, several separated by commas, found \"{}\"", word);
+    fail_input("--drafts: expected auto, off or 0 to 8, several separated by commas, found \"{}\"", word);
   settings.depth = word[0] - '0';
   return settings;
 }
@@ -189,7 +194,9 @@ void add_bench_command(CLI::App& app, const OpsFactory& make_ops, std::function<
   const auto options = std::make_shared<BenchOptions>();
   add_engine_flags(*command, options->engine);
   command->add_option("--text", options->text, "file with the text")->required()->type_name("FILE");
-  command->add_option("--drafts", options->drafts, "auto or 0 to 8; several are run in turns (default auto)")
+  command
+      ->add_option("--drafts", options->drafts,
+                   "auto, 0 to 8, or off (no lookup either); several are run in turns (default auto)")
       ->delimiter(',')
       ->type_name("N,...");
   add_words(*command, "--mode", {"both", "forced", "free"}, "both, forced or free (default both)", "MODE",
