@@ -156,6 +156,7 @@ void print_table(const std::string& title, const std::vector<std::unique_ptr<Con
 }
 
 int bench(const BenchOptions& options, const OpsFactory& make_ops) {
+  for (const std::string& word : options.drafts) parse_drafts(word, {});
   Engine engine(options.engine, make_ops);
   for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
   const std::vector<TokenId> tokens = read_text(options, engine.tokenizer());
