@@ -37,7 +37,8 @@ struct Configuration {
   SequenceState state;
   SequenceDrafter drafter;
   PipelineDecoder decoder;
-  std::vector<double> rates;  // tokens a second, one a repeat
+  std::vector<double> rates;                  // tokens a second, one a repeat
+  std::vector<std::vector<double>> segments;  // seconds of each segment, one a repeat
   DraftStats stats;
   double seconds = 0, crew_wait = 0;
   std::uint64_t misses = 0;
@@ -109,15 +110,23 @@ double median(std::vector<double> values) {
   return n == 0 ? 0.0 : n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2;
 }
 
-// Every configuration walks a segment before the next one comes, so that what the machine does meanwhile meets all.
-// False when stopped.
+// Every configuration walks a segment before the next one comes, so that what the machine does meanwhile meets all. The
+// first repeat is not counted: caches get warm, and automatic depths learn. False when stopped.
 bool run_mode(const BenchOptions& options, Engine& engine, const std::vector<TokenId>& tokens, bool forced,
               std::vector<std::unique_ptr<Configuration>>& ways) {
   const std::size_t segment = options.prompt_tokens + options.tokens;
   const std::size_t stride = (tokens.size() - segment) / std::max<std::size_t>(1, options.segments - 1);
   Progress progress(forced ? "forced text" : "free text", "segments");
-  for (std::size_t repeat = 0; repeat < options.repeats; ++repeat) {
+  for (auto& way : ways) way->segments.resize(options.segments);
+  for (std::size_t repeat = 0; repeat <= options.repeats; ++repeat) {
     std::vector<double> seconds(ways.size()), count(ways.size());
+    if (repeat == 1) {
+      for (auto& way : ways) {
+        way->stats = {};
+        way->crew_wait = 0;
+        way->misses = 0;
+      }
+    }
     for (std::size_t s = 0; s < options.segments; ++s)
       for (std::size_t i = 0; i < ways.size(); ++i) {
         // Another one begins each time.
@@ -128,10 +137,11 @@ bool run_mode(const BenchOptions& options, Engine& engine, const std::vector<Tok
         if (spent < 0) return false;
         seconds[w] += spent;
         count[w] += static_cast<double>(ways[w]->stats.tokens - before);
+        if (repeat > 0) ways[w]->segments[s].push_back(spent);
         progress.update((repeat * options.segments + s) * ways.size() + i + 1,
-                        options.repeats * options.segments * ways.size());
+                        (options.repeats + 1) * options.segments * ways.size());
       }
-    for (std::size_t w = 0; w < ways.size(); ++w) {
+    for (std::size_t w = 0; w < ways.size() && repeat > 0; ++w) {
       ways[w]->seconds += seconds[w];
       ways[w]->rates.push_back(count[w] / seconds[w]);
     }
@@ -146,9 +156,12 @@ void print_table(const std::string& title, const std::vector<std::unique_ptr<Con
   for (const auto& way : ways) {
     const double rounds = static_cast<double>(std::max<std::uint64_t>(1, way->stats.rounds));
     const auto ms = [&](double seconds) { return 1e3 * seconds / rounds; };
+    double usual = 0;  // seconds of all segments, each at its median
+    for (const std::vector<double>& segment : way->segments) usual += median(segment);
+    const double tokens = static_cast<double>(way->stats.tokens) / static_cast<double>(way->rates.size());
     const auto [low, high] = std::minmax_element(way->rates.begin(), way->rates.end());
     write_stdout(fmt::format("  {:<7}{:>8.1f}{:>16}{:>9.2f}{:>8.2f}{:>8.2f}{:>8.2f}{:>8.2f}{:>8.2f}{:>8.1f}  {}\n",
-                             way->name, median(way->rates), fmt::format("({:.1f}-{:.1f})", *low, *high),
+                             way->name, tokens / usual, fmt::format("({:.1f}-{:.1f})", *low, *high),
                              way->stats.tokens_per_round(), ms(way->stats.draft_seconds), ms(way->stats.pass_seconds),
                              ms(way->crew_wait), ms(way->stats.sample_seconds), ms(way->seconds),
                              static_cast<double>(way->misses) / rounds, acceptance_by_place(way->stats)));
@@ -191,7 +204,9 @@ void add_bench_command(CLI::App& app, const OpsFactory& make_ops, std::function<
       "the\n"
       "sampler picks. In free mode the model writes. Columns: draft, pass, sample: time of a round; wait: of the pass, "
       "for\n"
-      "the crew; misses: different experts off the card; tok/s is the median of the repeats.");
+      "the crew; misses: different experts off the card. tok/s takes each segment at the median of its repeats; the "
+      "range\n"
+      "is that of whole repeats. One repeat more is run first and not counted.");
   const auto options = std::make_shared<BenchOptions>();
   add_engine_flags(*command, options->engine);
   command->add_option("--text", options->text, "file with the text")->required()->type_name("FILE");

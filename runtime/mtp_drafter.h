@@ -24,7 +24,7 @@ class MtpDrafter : public DraftHead {
   // draft; after kPatience rounds without one only the last few stay, so that a head that does not pay costs next to
   // nothing) or of a prompt (the head is fed at once). May run the pipeline: no output of an earlier pass is valid
   // afterwards.
-  static constexpr std::size_t kPatience = 24, kMostWaiting = 48, kLeastWaiting = 16;
+  static constexpr std::size_t kPatience = 24, kMostWaiting = 32, kLeastWaiting = 8;
   enum class Rows { kRound, kPrompt };
   void take(std::size_t first, ConstRows wide, Rows rows);
   // Feeds every waiting row whose next token is among `tokens`, the sequence from its beginning. The logits of the last

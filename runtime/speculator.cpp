@@ -12,7 +12,7 @@ namespace {
 // The head is tried again, while it does not pay, after kFirstPatience rounds, then after twice as many, up to
 // kLastPatience: kProbes rounds with one draft. It pays again when it was worth a draft kProbes times in a row without
 // being on trial.
-constexpr std::size_t kFirstPatience = 32, kLastPatience = 1024, kProbes = 3;
+constexpr std::size_t kFirstPatience = 64, kLastPatience = 1024, kProbes = 2;
 // While drafting pays, a round without drafts keeps the time of such a round known.
 constexpr std::size_t kLastPlainPatience = 256;
 
