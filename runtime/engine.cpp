@@ -19,6 +19,9 @@ Policy engine_policy(const EngineOptions& options) {
   if (options.kv) choices.kv = *options.kv == KvType::kF32 ? KvFormat::kF32 : KvFormat::kF16;
   choices.use_mtp = options.use_mtp;
   Policy policy = resolve_policy(choices);
+  if (options.drafting.automatic) policy.drafting.depth.reset();
+  if (options.drafting.depth) policy.drafting.depth = options.drafting.depth;
+  if (options.drafting.lookup) policy.drafting.lookup = *options.drafting.lookup;
   if (policy.lossy.any())
     fail_input("{}: lossy: expected all switches off, found one on. Fix: leave them out; this version has none",
                choices.policy.string());
@@ -121,8 +124,11 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
   add(plan_.plan.warnings);
   add(ops_->warnings());
   if (experts() != nullptr) add(experts()->warnings());
-  if (policy_.drafting.depth.value_or(0) > 0)
-    warnings_.push_back("drafting: depth has no effect yet: this version generates one token a round");
+}
+
+DraftSettings Engine::drafting() const {
+  return {policy_.drafting.mtp, policy_.drafting.lookup, policy_.drafting.depth, options_.drafting.norm,
+          options_.drafting.attention};
 }
 
 void Engine::close() {
