@@ -1,6 +1,7 @@
 #include "cpu/cpu_ops.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <vector>
 
@@ -12,6 +13,7 @@
 #include "cpu/select.h"
 #include "cpu/topology.h"
 #include "runtime/exact_math.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 
@@ -33,19 +35,23 @@ void set_jobs(const Activation& a, Rows y, std::vector<TileJob>& jobs) {
   for (std::size_t r = 0; r < jobs.size(); ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), y.row(r)};
 }
 
-CrewOptions crew_options(const CpuOptions& options) {
-  CHECK(options.workers >= 0, "{} workers", options.workers);
-  std::vector<int> processors = crew_processors(read_topology(), options.cores);
-  const int workers = options.workers == 0 ? static_cast<int>(processors.size()) : options.workers;
+CrewOptions crew_options(const CpuOptions& options, std::vector<int> processors) {
+  CHECK(options.workers >= 0 && options.suggested >= 0, "{} and {} workers", options.workers, options.suggested);
+  const int cores = static_cast<int>(processors.size());
+  const int automatic = options.suggested > 0 ? std::min(options.suggested, cores) : cores;
+  const int workers = options.workers == 0 ? automatic : options.workers;
   // More workers than cores are left to the system: bound, two of them would take turns on one core.
-  if (!options.pin || workers > static_cast<int>(processors.size())) processors.clear();
+  if (!options.pin || workers > cores) processors.clear();
   return {workers, std::move(processors)};
 }
 }  // namespace
 
-CpuOps::CpuOps(const CpuOptions& options)
-    : isa_(options.isa),
-      crew_(crew_options(options)),
+CpuOps::CpuOps(const CpuOptions& options) : CpuOps(options, crew_processors(read_topology(), options.cores)) {}
+
+CpuOps::CpuOps(const CpuOptions& options, const std::vector<int>& processors)
+    : cores_(static_cast<int>(processors.size())),
+      isa_(options.isa),
+      crew_(crew_options(options, processors)),
       card_(crew_),
       run_unit_([this](std::size_t unit) { crew_run_.run(unit); }),
       crew_body_(run_unit_) {
@@ -54,10 +60,19 @@ CpuOps::CpuOps(const CpuOptions& options)
 CpuOps::~CpuOps() = default;
 
 std::string CpuOps::describe() const {
-  return fmt::format("CPU, {}, {} worker{}", tile_isa_name(isa_), workers(), workers() == 1 ? "" : "s");
+  const bool bound = workers() > 1 && crew_.bound_workers() == workers() - 1;
+  return fmt::format("CPU, {}, {} worker{}{}", tile_isa_name(isa_), workers(), workers() == 1 ? "" : "s",
+                     bound ? " bound to their cores" : "");
 }
 std::vector<std::string> CpuOps::warnings() const {
-  return crew_.warning().empty() ? std::vector<std::string>{} : std::vector<std::string>{crew_.warning()};
+  std::vector<std::string> list;
+  if (!crew_.warning().empty()) list.push_back(crew_.warning());
+  if (workers() > cores_)
+    list.push_back(
+        fmt::format("{} CPU workers on {} core{}: they take turns, and every step waits for the last of them. Fix: "
+                    "--workers {}, or leave it out",
+                    workers(), cores_, cores_ == 1 ? "" : "s", cores_));
+  return list;
 }
 std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options) {
   return std::make_unique<CpuOps>(options);
@@ -78,6 +93,19 @@ void CpuOps::parallel(std::size_t n, std::size_t work, Crew::Body body) {
   });
 }
 
+// Rows of elements that do not depend on each other: one row is worth cutting too.
+void CpuOps::parallel_columns(std::size_t rows, std::size_t cols, std::size_t step, std::size_t cost,
+                              FunctionRef<void(std::size_t, std::size_t, std::size_t)> body) {
+  const std::size_t worth = std::max<std::size_t>(1, kUnitWork / (cost * step)) * step;
+  const std::size_t pieces = (cols + worth - 1) / worth;
+  // Pieces of one row differ by a step at most.
+  const std::size_t width = ((cols + pieces - 1) / pieces + step - 1) / step * step;
+  parallel(rows * pieces, width * cost, [&](std::size_t i) {
+    const std::size_t first = i % pieces * width;
+    if (first < cols) body(i / pieces, first, std::min(cols, first + width));
+  });
+}
+
 void CpuOps::parallel_tiles(std::size_t n, std::size_t columns, Crew::Body body) {
   parallel(n, std::max<std::size_t>(1, kTileRows * columns / kTileSpeed), body);
 }
@@ -86,15 +114,22 @@ void CpuOps::parallel_tiles(std::size_t n, std::size_t columns, Crew::Body body)
 
 std::int64_t CpuOps::quantize(ConstRows x, QuantRows q) {
   CHECK(x.cols % 32 == 0 && q.rows == x.rows && q.cols == x.cols, "{} columns into {} x {}", x.cols, q.rows, q.cols);
-  std::vector<char> finite(x.rows);
-  parallel(x.rows, x.cols, [&](std::size_t r) {
-    finite[r] = quantize_row(x.row(r), x.cols, q.q + r * x.cols, q.d + r * (x.cols / 32), q.s + r * (x.cols / 16));
+  const Span span("quantize");
+  std::atomic<std::int64_t> bad{-1};
+  parallel_columns(x.rows, x.cols, 32, 2, [&](std::size_t r, std::size_t first, std::size_t last) {
+    if (quantize_row(x.row(r) + first, last - first, q.q + r * x.cols + first, q.d + (r * x.cols + first) / 32,
+                     q.s + (r * x.cols + first) / 16))
+      return;
+    // The first such row, whoever finds it.
+    const auto row = static_cast<std::int64_t>(r);
+    for (std::int64_t seen = bad.load(); seen < 0 || row < seen;)
+      if (bad.compare_exchange_weak(seen, row)) break;
   });
-  const auto bad = std::find(finite.begin(), finite.end(), 0);
-  return bad == finite.end() ? -1 : bad - finite.begin();
+  return bad.load();
 }
 
 void CpuOps::matmul(const WeightView& w, const Activation& a, Rows y) {
+  const Span span("matmul");
   CHECK(y.cols == w.rows && y.rows == a.x.rows && w.cols == a.x.cols && (!is_block(w) || a.q.cols == w.cols),
         "{}: [{}, {}] times [{}, {}] into [{}, {}]", w.name, w.rows, w.cols, a.x.rows, a.x.cols, y.rows, y.cols);
   if (is_block(w))
@@ -133,6 +168,7 @@ float inverse_rms(const float* x, std::size_t n, float eps) {
 }  // namespace
 
 void CpuOps::rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) {
+  const Span span("rms_norm");
   const std::size_t n = x.cols / groups;
   CHECK(n * groups == x.cols && y.cols == x.cols && y.rows == x.rows);
   parallel(x.rows, 2 * x.cols, [&](std::size_t r) {
@@ -142,9 +178,10 @@ void CpuOps::rms_norm(ConstRows x, std::size_t groups, const float* gamma, float
 }
 
 void CpuOps::l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) {
+  const Span span("l2_norm");
   CHECK(x.cols % dim == 0 && y.cols == x.cols && y.rows == x.rows);
-  parallel(x.rows, 2 * x.cols, [&](std::size_t r) {
-    for (std::size_t h = 0; h < x.cols; h += dim) {
+  parallel_columns(x.rows, x.cols, dim, 2, [&](std::size_t r, std::size_t first, std::size_t last) {
+    for (std::size_t h = first; h < last; h += dim) {
       const float* in = x.row(r) + h;
       scale_by(in, 1.0F / std::sqrt(dot_float(in, in, dim) + eps), scale, dim, y.row(r) + h);
     }
@@ -153,12 +190,13 @@ void CpuOps::l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows 
 
 void CpuOps::norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
                        float eps, const RopeView& rope, Rows y) {
+  const Span span("norm_rope");
   const std::size_t half = rope.cos.cols;
   CHECK(y.cols == heads * dim && 2 * half <= dim && x.cols >= (heads - 1) * head_stride + dim);
-  parallel(x.rows, 2 * heads * dim, [&](std::size_t r) {
+  parallel_columns(x.rows, heads, 1, 2 * dim, [&](std::size_t r, std::size_t first, std::size_t last) {
     const float* c = rope.cos.row(r);
     const float* s = rope.sin.row(r);
-    for (std::size_t h = 0; h < heads; ++h) {
+    for (std::size_t h = first; h < last; ++h) {
       const float* in = x.row(r) + h * head_stride;
       float* out = y.row(r) + h * dim;
       scale_by(in, inverse_rms(in, dim, eps), gamma, dim, out);
@@ -175,22 +213,29 @@ void CpuOps::norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::siz
 // ------------------------------------------------------------------------------------------------
 
 void CpuOps::hc_low(Rows lo, int streams) {
-  parallel(lo.rows, 8 * lo.cols, [&](std::size_t r) { silu_scaled(lo.row(r), lo.cols, static_cast<float>(streams)); });
+  const Span span("hc_low");
+  parallel_columns(lo.rows, lo.cols, 8, 8, [&](std::size_t r, std::size_t first, std::size_t last) {
+    silu_scaled(lo.row(r) + first, last - first, static_cast<float>(streams));
+  });
 }
 
 void CpuOps::hc_mix(ConstRows normed, ConstRows gate, int streams, Rows mixed) {
+  const Span span("hc_mix");
   const auto count = static_cast<std::size_t>(streams);
   CHECK(normed.cols == mixed.cols * count && gate.cols == normed.cols);
-  parallel(mixed.rows, 8 * normed.cols,
-           [&](std::size_t r) { hc_mix_row(normed.row(r), gate.row(r), count, mixed.cols, mixed.row(r)); });
+  parallel_columns(mixed.rows, mixed.cols, 8, 8 * count, [&](std::size_t r, std::size_t first, std::size_t last) {
+    hc_mix_row(normed.row(r) + first, gate.row(r) + first, count, mixed.cols, last - first, mixed.row(r) + first);
+  });
 }
 
 void CpuOps::hc_write(Rows x, ConstRows y, ConstRows inject, int streams) {
+  const Span span("hc_write");
   const std::size_t d = y.cols, count = static_cast<std::size_t>(streams);
   CHECK(x.cols == d * count && inject.cols == count);
-  parallel(x.rows, x.cols, [&](std::size_t r) {
+  parallel_columns(x.rows, d, 8, count, [&](std::size_t r, std::size_t first, std::size_t last) {
     for (std::size_t s = 0; s < count; ++s)
-      axpy(2.0F * sigmoid_c(inject.row(r)[s] / static_cast<float>(streams)), y.row(r), d, x.row(r) + s * d);
+      axpy(2.0F * sigmoid_c(inject.row(r)[s] / static_cast<float>(streams)), y.row(r) + first, last - first,
+           x.row(r) + s * d + first);
   });
 }
 
@@ -198,16 +243,21 @@ void CpuOps::hc_write(Rows x, ConstRows y, ConstRows inject, int streams) {
 // -------------------------------------------------------------------------------------------------
 
 void CpuOps::causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) {
+  const Span span("causal_conv");
   CHECK(history.rows == (weights.rows - 1) * dilation && x.cols == weights.cols && y.cols == x.cols);
   const auto input = [&](std::size_t t) { return t < history.rows ? history.row(t) : x.row(t - history.rows); };
-  parallel(x.rows, 12 * x.cols, [&](std::size_t t) {
-    std::fill_n(y.row(t), y.cols, 0.0F);
-    for (std::size_t k = 0; k < weights.rows; ++k) conv_tap(weights.row(k), input(t + k * dilation), x.cols, y.row(t));
-    silu_inplace(y.row(t), y.cols);
+  parallel_columns(x.rows, x.cols, 8, 12, [&](std::size_t t, std::size_t first, std::size_t last) {
+    float* out = y.row(t) + first;
+    const std::size_t n = last - first;
+    std::fill_n(out, n, 0.0F);
+    for (std::size_t k = 0; k < weights.rows; ++k)
+      conv_tap(weights.row(k) + first, input(t + k * dilation) + first, n, out);
+    silu_inplace(out, n);
   });
 }
 
 void CpuOps::gdn_scan(const GdnScan& scan) {
+  const Span span("gdn_scan");
   if (scan.dim % 8 != 0 || scan.dim > 1024) return ReferenceOps::gdn_scan(scan);
   parallel(scan.value_heads, 4 * scan.dim * scan.dim * scan.q.rows, [&](std::size_t h) {
     thread_local std::vector<float> work;
@@ -217,8 +267,9 @@ void CpuOps::gdn_scan(const GdnScan& scan) {
 }
 
 void CpuOps::gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) {
-  parallel(o.rows, 8 * o.cols, [&](std::size_t t) {
-    for (std::size_t h = 0; h < o.cols; h += dim)
+  const Span span("gdn_output");
+  parallel_columns(o.rows, o.cols, dim, 8, [&](std::size_t t, std::size_t first, std::size_t last) {
+    for (std::size_t h = first; h < last; h += dim)
       gate_norm(o.row(t) + h, inverse_rms(o.row(t) + h, dim, eps), norm, z.row(t) + h, dim, r.row(t) + h);
   });
 }
@@ -227,6 +278,7 @@ void CpuOps::gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t
 // --------------------------------------------------------------------------------------------------------
 
 void CpuOps::kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) {
+  const Span span("kv_store");
   if (kv.type == KvType::kF32) return ReferenceOps::kv_store(kv, position, k, v);
   CHECK(position + k.rows <= kv.capacity, "{} + {} rows in {} positions", position, k.rows, kv.capacity);
   for (std::size_t r = 0; r < k.rows; ++r) {
@@ -237,6 +289,7 @@ void CpuOps::kv_store(const KvView& kv, std::size_t position, ConstRows k, Const
 
 void CpuOps::select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position, std::size_t ratio,
                               std::size_t blocks, AttendLists lists) {
+  const Span span("select_positions");
   const std::size_t most = (position + q.rows) / ratio;
   parallel(q.rows, most > blocks ? most * q.cols : lists.stride / 8, [&](std::size_t r) {
     thread_local std::vector<float> scores;
@@ -254,6 +307,7 @@ void CpuOps::select_positions(ConstRows q, std::size_t heads, ConstRows pooled, 
 
 void CpuOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
                        std::size_t gate_stride, Rows out) {
+  const Span span("attention_rows");
   if (kv.head_dim % 8 != 0) return ReferenceOps::attention(q, kv, lists, scale, gate, gate_stride, out);
   const std::size_t per_kv = q.cols / kv.head_dim / kv.kv_heads, width = per_kv * kv.head_dim;
   const auto longest = static_cast<std::size_t>(*std::max_element(lists.count, lists.count + q.rows));
@@ -269,11 +323,14 @@ void CpuOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists, 
 // ---------------------------------------------------------------------
 
 void CpuOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) {
-  parallel(out.rows, routes.used * out.cols, [&](std::size_t r) {
-    std::fill_n(out.row(r), out.cols, 0.0F);
+  const Span span("combine");
+  parallel_columns(out.rows, out.cols, 8, routes.used, [&](std::size_t r, std::size_t first, std::size_t last) {
+    float* sum = out.row(r) + first;
+    const std::size_t n = last - first;
+    std::fill_n(sum, n, 0.0F);
     for (std::size_t k = 0; k < routes.used; ++k)
-      axpy(routes.weight[r * routes.used + k], y.row(r * routes.used + k), out.cols, out.row(r));
-    axpy(sigmoid_c(shared_logit.row(r)[0]), shared.row(r), out.cols, out.row(r));
+      axpy(routes.weight[r * routes.used + k], y.row(r * routes.used + k) + first, n, sum);
+    axpy(sigmoid_c(shared_logit.row(r)[0]), shared.row(r) + first, n, sum);
   });
 }
 

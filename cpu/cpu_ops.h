@@ -17,7 +17,8 @@
 namespace tandem {
 
 struct CpuOptions {
-  int workers = 0;  // threads that compute, the calling one included; 0 = one per core available to the process
+  int workers = 0;    // threads that compute, the calling one included; 0 = one per core available to the process,
+  int suggested = 0;  // or this many, if it is not 0 and there are so many cores
   TileIsa isa = best_tile_isa();  // REQUIRES one that this processor has
   bool pin = false;               // bind the crew to its cores
   CrewCores cores = CrewCores::kPerformance;
@@ -65,9 +66,13 @@ class CpuOps : public ReferenceOps {
   void add2(Rows x, ConstRows a, ConstRows b) override;
 
  private:
+  CpuOps(const CpuOptions& options, const std::vector<int>& processors);
   // body(i) for 0 <= i < n, spread over the workers when the whole is worth it: `work` estimates one body in weights
   // or values touched.
   void parallel(std::size_t n, std::size_t work, Crew::Body body);
+  // body(row, first, last) over pieces of every row, cut at multiples of `step` columns; cost: work of one column.
+  void parallel_columns(std::size_t rows, std::size_t cols, std::size_t step, std::size_t cost,
+                        FunctionRef<void(std::size_t, std::size_t, std::size_t)> body);
   // y = W x for the tiles of a loaded matrix.
   void matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y);
   void list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y, ExpertRun& run);
@@ -77,6 +82,7 @@ class CpuOps : public ReferenceOps {
     std::weak_ptr<ExpertStore> store;
     int bank = 0;
   };
+  int cores_;  // that the process may use
   TileIsa isa_;
   Crew crew_;
   PlayedCard card_;

@@ -45,6 +45,7 @@ struct Crew::State {
   alignas(64) std::atomic<std::uint32_t> wake{0};
   std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
+  std::atomic<bool> complete{false};  // set before the workers are started
   std::atomic<int> arrived{0}, gone{0}, bound{0};
   std::atomic<bool> looping{false};  // somebody owns the loop board
   std::vector<int> processors;
@@ -74,18 +75,21 @@ bool Crew::Board::take() {
   std::uint64_t seen = ticket.load(std::memory_order_acquire);
   for (;;) {
     const auto unit = static_cast<std::uint32_t>(seen);
-    if (unit >= count.load(std::memory_order_relaxed)) return false;  // kClosed is above every count
-    const Body* run = body.load(std::memory_order_relaxed);
-    if (!ticket.compare_exchange_weak(seen, seen + 1, std::memory_order_acq_rel, std::memory_order_acquire)) continue;
+    const std::uint32_t end = count.load(std::memory_order_acquire);
+    if (unit >= end) return false;  // kClosed is above every count
+    const std::uint32_t claim = std::max(1U, (end - unit) / share.load(std::memory_order_acquire));
+    const Body* run = body.load(std::memory_order_acquire);
+    if (!ticket.compare_exchange_weak(seen, seen + claim, std::memory_order_acq_rel, std::memory_order_acquire))
+      continue;
     const bool was_inside = inside_unit;
     inside_unit = true;
     try {
-      (*run)(unit);
+      for (std::uint32_t i = unit; i < unit + claim; ++i) (*run)(i);
     } catch (...) {
       if (!failed.exchange(true)) error = std::current_exception();
     }
     inside_unit = was_inside;
-    left.fetch_sub(1, std::memory_order_acq_rel);
+    left.fetch_sub(claim, std::memory_order_acq_rel);
     return true;
   }
 }
@@ -128,6 +132,21 @@ void Crew::State::worker(int index) {
   }
 }
 
+// The task that makes a oneTBB thread a worker. The race detector does not see how oneTBB hands a task over; what is
+// read on the way in is in a function of its own (tests/tsan.supp names it), and ends with a hand-over that it does
+// see.
+struct Crew::Start {
+  std::shared_ptr<State> state;
+  int index;
+
+  [[gnu::noinline]] void arrive() const { CHECK(state->complete.load(std::memory_order_acquire)); }
+  void operator()() const {
+    arrive();
+    state->worker(index);
+    state->gone.fetch_add(1);
+  }
+};
+
 Crew::Crew(const CrewOptions& options) : workers_(options.workers), state_(std::make_shared<State>()) {
   CHECK(options.workers >= 1, "{} workers", options.workers);
   check_float_mode();
@@ -136,11 +155,8 @@ Crew::Crew(const CrewOptions& options) : workers_(options.workers), state_(std::
   if (threads == 0) return;
   allow_many_threads();
   state_->arena.initialize(threads, 0);
-  for (int i = 0; i < threads; ++i)
-    state_->arena.enqueue([state = state_, i] {
-      state->worker(i + 1);
-      state->gone.fetch_add(1);
-    });
+  state_->complete.store(true, std::memory_order_release);
+  for (int i = 0; i < threads; ++i) state_->arena.enqueue(Start{state_, i + 1});
   // A worker that comes late loses nothing: whoever waits does the work. But nobody should be missing for good.
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   while (state_->arrived.load() < threads && std::chrono::steady_clock::now() < patience) std::this_thread::yield();
@@ -171,8 +187,9 @@ void Crew::publish(Board& board, std::size_t n, const Body& body) {
   CHECK(board.left.load(std::memory_order_acquire) == 0, "a job of {} units is still on the board", board.left.load());
   const std::uint64_t epoch = (board.ticket.load(std::memory_order_relaxed) >> 32) + 1;
   board.ticket.store(epoch << 32 | Board::kClosed, std::memory_order_release);
-  board.count.store(static_cast<std::uint32_t>(n), std::memory_order_relaxed);
-  board.body.store(&body, std::memory_order_relaxed);
+  board.count.store(static_cast<std::uint32_t>(n), std::memory_order_release);
+  board.share.store(4 * static_cast<std::uint32_t>(workers_), std::memory_order_release);
+  board.body.store(&body, std::memory_order_release);
   board.left.store(static_cast<std::uint32_t>(n), std::memory_order_relaxed);
   board.ticket.store(epoch << 32, std::memory_order_release);
   if (workers_ > 1) state_->wake_all();

@@ -4,12 +4,13 @@
 // later), loop (a parallel loop whose caller takes part and waits) and copies (experts that change places, done in what
 // time is left). A board holds one job at a time; its ticket (epoch, next unit) is the only thing workers contend for.
 //
-// Memory order. A publisher closes the board (ticket = (epoch, closed)), writes the job's fields, and opens it with a
-// release store of the ticket. A worker reads the ticket with acquire, then the fields, then claims a unit with a
-// compare-exchange of the ticket: when that succeeds the ticket was still the one that it read, so the fields belong to
-// it. A claimed unit is finished with a release decrement of `left`, which the waiting side reads with acquire; the
-// publisher never reopens a board before `left` is zero. Sleeping: a worker reads the wake counter, looks at the boards
-// once more, and waits for the counter to change; publishers add to the counter after opening.
+// Memory order. A publisher closes the board (ticket = (epoch, closed)), writes the job's fields with release stores,
+// and opens it with a release store of the ticket. A worker reads the ticket and then the fields with acquire, and
+// claims units with a compare-exchange of the ticket. Whoever has read a field of the next job also sees the board
+// closed, so the exchange fails; when it succeeds, the fields belong to the ticket. A claimed unit is finished with a
+// release decrement of `left`, which the waiting side reads with acquire; the publisher never reopens a board before
+// `left` is zero. Sleeping: a worker reads the wake counter, looks at the boards once more, and waits for the counter
+// to change; publishers add to the counter after opening.
 #pragma once
 
 #include <atomic>
@@ -64,14 +65,16 @@ class Crew {
     static constexpr std::uint32_t kClosed = ~std::uint32_t{0};
     std::atomic<std::uint64_t> ticket{kClosed};
     std::atomic<std::uint32_t> count{0};
+    std::atomic<std::uint32_t> share{1};  // a claim takes a share-th of what is left, at least one unit
     std::atomic<const Body*> body{nullptr};
     alignas(64) std::atomic<std::uint32_t> left{0};
     std::atomic<bool> failed{false};
     std::exception_ptr error;  // of the first body that threw; written by the one that set `failed`
-    bool take();               // runs one unit; false when none is left
+    bool take();               // claims some units and runs them in order; false when none is left
     bool open() const;         // a unit is left to take
   };
   struct State;
+  struct Start;
 
   void publish(Board& board, std::size_t n, const Body& body);
   void finish(Board& board);

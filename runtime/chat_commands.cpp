@@ -228,7 +228,7 @@ ChatCommands::Next ChatCommands::stats(const std::string&) {
                            answer_tokens_, rate(answer_tokens_, decode_seconds_), prompt_tokens_,
                            rate(prompt_tokens_, prompt_seconds_)));
   for (const ReportLine& line : draft_report(drafts_)) screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
-  if (const ExpertStore* experts = engine_.experts())
+  if (ExpertStore* experts = engine_.experts())
     for (const ReportLine& line : expert_report(*experts, experts->stats()))
       screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
   screen_.line(fmt::format("  going back  {} checkpoint{} of {:.1f} MB, {} tokens in the state", session_.checkpoints(),

@@ -44,7 +44,7 @@ class Chat {
     screen_.note(fmt::format("{}, context {}, thinking {}; /help lists the commands, Ctrl-D leaves", file,
                              session_.context(), session_.settings().chat.thinking ? "on" : "off"));
     std::string machine = engine.ops().describe();
-    if (const ExpertStore* experts = engine.experts(); experts != nullptr && experts->has_card())
+    if (ExpertStore* experts = engine.experts(); experts != nullptr && experts->has_card())
       machine += fmt::format("; {} of {} experts on the card, {:.0f} % hits expected", experts->slots(),
                              engine.plan().plan.placement.place.size(), 100 * engine.plan().plan.hit_rate);
     screen_.note(machine);
@@ -134,7 +134,7 @@ class Chat {
     line += fmt::format(" | prompt {} tokens", report.prompt_tokens);
     if (report.prompt_rate > 0.0) line += fmt::format(", {:.1f} tok/s", report.prompt_rate);
     line += fmt::format(" | context {}/{}", session_.used(), session_.context());
-    if (const ExpertStore* experts = engine_.experts()) {
+    if (ExpertStore* experts = engine_.experts()) {
       const std::string status = expert_status(experts->stats() - counted_);
       if (!status.empty()) line += " | " + status;
       counted_ = experts->stats();

@@ -227,6 +227,7 @@ int eval_reference(const EvalOptions& options, Engine& engine, std::span<const T
     print_summary_json(*comparison, summary, engine, reference, options);
   else
     print_summary_text(*comparison, summary, engine, reference, options.evaluate.window);
+  engine.close();
   return 0;
 }
 
@@ -292,6 +293,7 @@ int eval(EvalOptions options, const OpsFactory& make_ops, const OpsFactory& make
     print_json(*result);
   else
     print_text(*result, options.evaluate.window);
+  engine.close();
   return 0;
 }
 

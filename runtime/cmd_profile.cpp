@@ -183,10 +183,10 @@ int run_profile(const Options& options, const OpsFactory& make_ops) {
   const ProfileOptions windows = window_options(options, engine);
   std::optional<MtpHead> draft;
   if (engine.model().mtp) draft.emplace(engine.pipeline(), MtpNorm::kFull, MtpAttention::kSparse);
+  catch_interrupts(InterruptMode::kOnce);
   ProfileRun run(options, header_of(engine, options),
                  profile_run_id(engine.model().fingerprint(), texts, windows, draft.has_value()));
 
-  catch_interrupts(InterruptMode::kOnce);
   RouteRecorder recorder;
   engine.pipeline().set_route_observer(&recorder);
   Progress progress("counting", "tokens");

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "placement/check.h"
+#include "placement/cost_model.h"
+#include "placement/files.h"
 #include "placement/slots.h"
 #include "runtime/expert_store.h"
 #include "runtime/progress.h"
@@ -55,9 +57,18 @@ std::size_t choose_chunk(const EngineOptions& options, std::size_t context) {
   return std::min(options.prefill_chunk, context);
 }
 
+// Files written at the end: better refused before an hour's work than after it.
+void check_outputs(const EngineOptions& options) {
+  for (const std::filesystem::path& path : {options.slots_file, options.timeline})
+    if (!path.empty()) AtomicFile probe(path);  // removed at once
+}
+
 std::unique_ptr<Ops> make_machine(EngineOptions options, const Policy& policy, const OpsFactory& make_ops) {
+  check_outputs(options);
   if (!options.timeline.empty()) Timeline::start();  // before there are threads
   if (options.workers == 0) options.workers = policy.crew.workers.value_or(0);
+  if (options.workers == 0 && !options.placement.hardware.empty())
+    options.suggested_workers = crew_workers(policy, load_hardware(options.placement.hardware));
   options.cores = policy.crew.cores;
   options.pin = policy.crew.pin;
   return make_ops(options);
@@ -72,7 +83,8 @@ PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& polic
   resolved.context = static_cast<std::int64_t>(context);
   PlanReport report = plan_report(model, resolved, choices, static_cast<std::int64_t>(chunk));
   if (!report.plan.fits()) fail_input("{}: {}", options.model.string(), report.plan.shortfall);
-  if (!options.slots_file.empty() && std::filesystem::exists(options.slots_file)) {
+  std::error_code no_file;
+  if (!options.slots_file.empty() && std::filesystem::exists(options.slots_file, no_file)) {
     const ExpertPlacement& planned = report.plan.placement;
     report.plan.placement =
         restore_slots(options.slots_file, planned, report.input.model.expert_bytes,
@@ -121,6 +133,8 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
   add(plan_.plan.warnings);
   add(ops_->warnings());
   if (experts() != nullptr) add(experts()->warnings());
+  if (!options.slots_file.empty() && (experts() == nullptr || !experts()->has_card()))
+    warnings_.push_back("--slots-file has no effect: no expert is on a card. Fix: --slots N, or leave it out");
 }
 
 DraftSettings Engine::drafting() const {

@@ -48,6 +48,7 @@ struct EngineOptions {
   // Of the policy, for whoever makes the machine.
   CrewCores cores = CrewCores::kPerformance;
   bool pin = false;
+  int suggested_workers = 0;  // where `workers` is 0: as many as the measured bandwidth is worth; 0: not known
 };
 
 inline constexpr std::size_t kDefaultContext = 32768;
@@ -70,7 +71,7 @@ class Engine {
   const Ops& ops() const { return *ops_; }
   const PlanReport& plan() const { return plan_; }
   // Null on a machine that reads experts from the file.
-  const ExpertStore* experts() const { return pipeline_->experts(); }
+  ExpertStore* experts() const { return pipeline_->experts(); }
   // Writes the slots file and the timeline, if asked for. Throws InputError.
   void close();
   std::size_t context() const { return context_; }

@@ -9,29 +9,29 @@ namespace {
 
 std::string phase_text(const ExpertCounts& counts) {
   return fmt::format(
-      "{:.1f} % of routes and {:.1f} % of expert bytes on the card, {:.1f} misses a round, {} swaps ({}), {} tokens in "
-      "{} rounds",
+      "{:.1f} % of routes and {:.1f} % of expert bytes on the card, {:.1f} misses a round, {} swap{} ({}), {} tokens "
+      "in {} round{}",
       100 * counts.hit_rate(), 100 * counts.byte_hit_rate(), counts.misses_per_round(), counts.swaps,
-      format_bytes(static_cast<std::int64_t>(counts.swap_bytes)), counts.rows, counts.rounds);
+      counts.swaps == 1 ? "" : "s", format_bytes(static_cast<std::int64_t>(counts.swap_bytes)), counts.rows,
+      counts.rounds, counts.rounds == 1 ? "" : "s");
 }
 
-double per_round(double seconds, const ExpertStats& stats) {
-  const std::uint64_t rounds = stats.prefill.rounds + stats.decode.rounds;
-  return rounds == 0 ? 0.0 : 1e3 * seconds / static_cast<double>(rounds);
+// Milliseconds of a wait in each round.
+double per_round(double seconds, const ExpertCounts& counts) {
+  return counts.rounds == 0 ? 0.0 : 1e3 * seconds / static_cast<double>(counts.rounds);
 }
 
 }  // namespace
 
 ExpertStats operator-(const ExpertStats& after, const ExpertStats& before) {
-  return {after.prefill - before.prefill, after.decode - before.decode,
-          after.crew_wait_seconds - before.crew_wait_seconds, after.copy_wait_seconds - before.copy_wait_seconds};
+  return {after.prefill - before.prefill, after.decode - before.decode};
 }
 
 std::string expert_status(const ExpertStats& stats) {
   const ExpertCounts& counts = stats.decode;
   if (counts.rounds == 0) return {};
   return fmt::format("{:.1f} % hits, {:.1f} misses a round, crew wait {:.2f} ms, {} swap{}", 100 * counts.hit_rate(),
-                     counts.misses_per_round(), per_round(stats.crew_wait_seconds, stats), counts.swaps,
+                     counts.misses_per_round(), per_round(counts.crew_wait_seconds, counts), counts.swaps,
                      counts.swaps == 1 ? "" : "s");
 }
 
@@ -43,11 +43,13 @@ std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStat
                               size(store.card_bytes()), now.count(Place::kRam), size(store.ram_bytes()),
                               size(store.ram().locked()), now.count(Place::kDisk))}};
   if (!store.has_card()) return lines;
-  if (stats.prefill.rounds > 0) lines.push_back({"hits, prompt", phase_text(stats.prefill)});
-  if (stats.decode.rounds > 0) lines.push_back({"hits, answer", phase_text(stats.decode)});
+  if (stats.prefill.rounds > 0) lines.push_back({"prompt hits", phase_text(stats.prefill)});
+  if (stats.decode.rounds > 0) lines.push_back({"answer hits", phase_text(stats.decode)});
+  const ExpertCounts& waited = stats.decode.rounds > 0 ? stats.decode : stats.prefill;
   lines.push_back(
-      {"waiting", fmt::format("{:.2f} ms a round for the crew, {:.2f} ms for moves",
-                              per_round(stats.crew_wait_seconds, stats), per_round(stats.copy_wait_seconds, stats))});
+      {"waiting",
+       fmt::format("{:.2f} ms a round for the crew, {:.2f} ms for moves{}", per_round(waited.crew_wait_seconds, waited),
+                   per_round(waited.copy_wait_seconds, waited), stats.decode.rounds > 0 ? " (answer)" : "")});
   return lines;
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "runtime/model_visit.h"
 
@@ -42,17 +43,19 @@ void combine_fields(ExpertCounts& a, const ExpertCounts& b, Combine&& combine) {
   combine(a.misses, b.misses);
   combine(a.swaps, b.swaps);
   combine(a.swap_bytes, b.swap_bytes);
+  combine(a.crew_wait_seconds, b.crew_wait_seconds);
+  combine(a.copy_wait_seconds, b.copy_wait_seconds);
 }
 
 }  // namespace
 
 ExpertCounts ExpertCounts::operator-(const ExpertCounts& earlier) const {
   ExpertCounts result = *this;
-  combine_fields(result, earlier, [](std::uint64_t& a, std::uint64_t b) { a -= b; });
+  combine_fields(result, earlier, [](auto& a, auto b) { a -= b; });
   return result;
 }
 ExpertCounts& ExpertCounts::operator+=(const ExpertCounts& more) {
-  combine_fields(*this, more, [](std::uint64_t& a, std::uint64_t b) { a += b; });
+  combine_fields(*this, more, [](auto& a, auto b) { a += b; });
   return *this;
 }
 
@@ -133,6 +136,7 @@ void ExpertStore::place(const Model& model, const LoadOptions& options, CardMemo
     for (const Bank& bank : banks_) sizes.push_back(bank.layout ? static_cast<std::int64_t>(bank.layout->bytes) : 0);
     std::vector<bool> movable = options.movable;
     if (movable.empty()) movable.assign(blobs_.size(), true);
+    seen_.assign(static_cast<std::size_t>(experts_), 0);
     adapter_.emplace(options.adapt, placement, std::move(sizes), std::move(movable));
     moving_.reserve(64);
   }
@@ -167,16 +171,23 @@ void ExpertStore::fill(const Model& model, const ParallelFor& parallel, const Lo
     const std::vector<int> experts = loaded(b);
     if (experts.empty()) return;
     const ExpertBlobLayout& form = *layout(b);
+    // The packed copy is what is read from now on; an expert that stays in the file is read again when it is met. Each
+    // expert's pages go at once, so that no worker holds more than one expert twice; those on a border go at the end.
+    const auto release = [&](int e, std::size_t count) {
+      const auto part = [&](const WeightView& view, std::size_t stride) {
+        model.release(view.data + static_cast<std::size_t>(e) * stride, (count - 1) * stride + view.bytes());
+      };
+      part(bank.gate, bank.gate_up_stride);
+      part(bank.up, bank.up_stride);
+      part(bank.down, bank.down_stride);
+    };
     parallel(experts.size(), [&](std::size_t i) {
       const int e = experts[i];
       pack_expert(bank, e, form, blobs_[at(b, e)]);
       checksums_[at(b, e)] = checksum(blobs_[at(b, e)], form.bytes);
+      release(e, 1);
     });
-    // The packed copy is what is read from now on; an expert that stays in the file is read again when it is met.
-    const auto last = static_cast<std::size_t>(bank.experts - 1);
-    model.release(bank.gate.data, last * bank.gate_up_stride + bank.gate.bytes());
-    model.release(bank.up.data, last * bank.up_stride + bank.up.bytes());
-    model.release(bank.down.data, last * bank.down_stride + bank.down.bytes());
+    release(0, static_cast<std::size_t>(bank.experts));
     done += experts.size() * file_bytes(bank);
     if (options.progress) options.progress(done, total);
   });
@@ -195,24 +206,35 @@ ExpertStore::Split ExpertStore::split(int bank, const Routes& routes, const Rout
     return {false, true};
   }
   adapter_->observe(bank, {routes.expert, count}, routes.rows);
+  ++split_;
   for (std::size_t i = 0; i < count; ++i) {
     const std::int32_t e = routes.expert[i];
     const bool hit = adapter_->on_card(bank, e);
     hits.expert[i] = hit ? e : -1;
     misses.expert[i] = hit ? -1 : e;
     (hit ? result.hits : result.misses) = true;
+    if (!hit && std::exchange(seen_[static_cast<std::size_t>(e)], split_) != split_) ++missed_;
   }
   return result;
 }
 
-void ExpertStore::end_round(bool decode, std::size_t rows) {
-  if (!adapter_) return;
+void ExpertStore::begin_round(bool decode, std::size_t rows) {
+  end_round();
+  open_ = adapter_.has_value();
+  decode_ = decode;
+  rows_ = rows;
+}
+
+void ExpertStore::end_round() {
+  if (!std::exchange(open_, false)) return;
   finish_moves();
   const std::vector<Swap>& swaps = adapter_->end_round();
   ExpertCounts round = counts_between(adapter_->counts(), before_);
-  round.rows = rows;
+  round.rows = rows_;
+  round.crew_wait_seconds = std::exchange(crew_wait_, 0.0);
+  round.copy_wait_seconds = std::exchange(copy_wait_, 0.0);
   before_ = adapter_->counts();
-  (decode ? stats_.decode : stats_.prefill) += round;
+  (decode_ ? stats_.decode : stats_.prefill) += round;
   begin_moves(swaps);
 }
 
@@ -255,7 +277,7 @@ void ExpertStore::finish_moves() {
   }
   moving_.clear();
   copies_.clear();
-  stats_.copy_wait_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  copy_wait_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 ExpertPlacement ExpertStore::placement() const {

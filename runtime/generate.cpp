@@ -95,7 +95,7 @@ void PipelineDecoder::keep(std::size_t n) {
 
 std::uint64_t PipelineDecoder::misses() const {
   const ExpertStore* experts = pipeline_.experts();
-  return experts == nullptr ? 0 : experts->stats().decode.misses;
+  return experts == nullptr ? 0 : experts->missed();
 }
 
 StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {

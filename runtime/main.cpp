@@ -67,8 +67,11 @@ TileIsa cpu_isa(const EngineOptions& options) {
 }
 
 std::unique_ptr<Ops> make_cpu_machine(const EngineOptions& options) {
-  return make_cpu_ops(
-      {.workers = options.workers, .isa = cpu_isa(options), .pin = options.pin, .cores = options.cores});
+  return make_cpu_ops({.workers = options.workers,
+                       .suggested = options.suggested_workers,
+                       .isa = cpu_isa(options),
+                       .pin = options.pin,
+                       .cores = options.cores});
 }
 
 std::unique_ptr<Ops> make_ops(const EngineOptions& options) {

@@ -35,9 +35,11 @@ NgramTable::NgramTable(const ModelShape& shape, const WeightView& table, bool in
 }
 
 void NgramTable::gather(std::span<const TokenId> before, std::span<const TokenId> tokens, Rows out) const {
-  std::vector<TokenId> context(before.begin(), before.end());
+  thread_local std::vector<TokenId> context;  // kept: a decode round allocates nothing
+  thread_local std::vector<std::uint64_t> rows;
+  context.assign(before.begin(), before.end());
   context.insert(context.end(), tokens.begin(), tokens.end());
-  std::vector<std::uint64_t> rows(static_cast<std::size_t>(shape_.ple_heads()));
+  rows.resize(static_cast<std::size_t>(shape_.ple_heads()));
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     const std::size_t end = before.size() + t + 1;
     const std::size_t first = end - std::min(end, static_cast<std::size_t>(shape_.ngram_size));

@@ -72,6 +72,8 @@ GdnLayerState make_gdn_state(const ModelShape& shape) {
 
 SequenceState::SequenceState(const ModelShape& shape, const StateOptions& options) : shape_(shape), options_(options) {
   CHECK(options.context > 0);
+  tokens_.reserve(options.context);
+  pending_.reserve(kMaxWindow);
   reset();
 }
 
@@ -135,9 +137,8 @@ void SequenceState::append_window(std::span<const TokenId> tokens) {
   pending_.assign(tokens.begin(), tokens.end());
 }
 
-std::vector<TokenId> SequenceState::history_before(std::size_t n) const {
-  const std::size_t count = std::min(n, tokens_.size());
-  return {tokens_.end() - static_cast<std::ptrdiff_t>(count), tokens_.end()};
+std::span<const TokenId> SequenceState::history_before(std::size_t n) const {
+  return std::span(tokens_).last(std::min(n, tokens_.size()));
 }
 
 // ---- checkpoints ----------------------------------------------------------------------------------------------------

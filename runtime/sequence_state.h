@@ -131,8 +131,8 @@ class SequenceState {
   KvView kv_view(const AttentionLayerState& layer) const;
   void append_committed(std::span<const TokenId> tokens);
   void append_window(std::span<const TokenId> tokens);
-  // The last `n` tokens before window row `row` (committed, then pending), oldest first; shorter at the start.
-  std::vector<TokenId> history_before(std::size_t n) const;
+  // The last `n` committed tokens, oldest first; fewer at the start. Valid until tokens are appended.
+  std::span<const TokenId> history_before(std::size_t n) const;
   const ModelShape& shape() const { return shape_; }
 
  private:

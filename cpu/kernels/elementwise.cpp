@@ -14,13 +14,13 @@ void silu_mul(float* __restrict gate, const float* __restrict up, std::size_t n)
 }
 
 void hc_mix_row(const float* __restrict normed, const float* __restrict gate, std::size_t streams, std::size_t d,
-                float* __restrict mixed) {
-  for (std::size_t j = 0; j < d; ++j) mixed[j] = 0.0F;
+                std::size_t n, float* __restrict mixed) {
+  for (std::size_t j = 0; j < n; ++j) mixed[j] = 0.0F;
   for (std::size_t s = 0; s < streams; ++s)
-    for (std::size_t j = 0; j < d; ++j)
+    for (std::size_t j = 0; j < n; ++j)
       mixed[j] = __builtin_fmaf(sigmoid_c(gate[s * d + j]), normed[s * d + j], mixed[j]);
   const auto divisor = static_cast<float>(streams);
-  for (std::size_t j = 0; j < d; ++j) mixed[j] = mixed[j] / divisor;
+  for (std::size_t j = 0; j < n; ++j) mixed[j] = mixed[j] / divisor;
 }
 
 void axpy(float weight, const float* __restrict y, std::size_t n, float* __restrict stream) {

@@ -10,8 +10,9 @@ namespace tandem {
 void silu_scaled(float* v, std::size_t n, float divisor);
 // gate = silu(gate) * up.
 void silu_mul(float* gate, const float* up, std::size_t n);
-// mixed[j] = (sum_s sigmoid(gate[s*d+j]) * normed[s*d+j]) / streams.
-void hc_mix_row(const float* normed, const float* gate, std::size_t streams, std::size_t d, float* mixed);
+// mixed[j] = (sum_s sigmoid(gate[s*d+j]) * normed[s*d+j]) / streams for j < n.
+void hc_mix_row(const float* normed, const float* gate, std::size_t streams, std::size_t d, std::size_t n,
+                float* mixed);
 // stream = fma(weight, y, stream).
 void axpy(float weight, const float* y, std::size_t n, float* stream);
 // y = (x * inverse) * gamma, and y = (x * inverse) * scale.

@@ -10,6 +10,7 @@
 #include <stdexcept>
 #include <thread>
 
+#include "cpu/played_card.h"
 #include "cpu/topology.h"
 
 namespace tandem {
@@ -93,6 +94,106 @@ TEST_P(CrewTest, LoopsInsideUnitsRunAlone) {
   std::atomic<int> inner{0};
   crew_.loop(8, [&](std::size_t) { crew_.loop(5, [&](std::size_t) { ++inner; }); });
   EXPECT_EQ(inner, 40);
+}
+
+// Inside a unit of any board a loop is run by the thread that calls it, and by no other.
+TEST_P(CrewTest, LoopsInsideExpertsRunOnTheirThread) {
+  for (int round = 0; round < 50; ++round) {
+    std::atomic<int> elsewhere{0}, ran{0};
+    const auto expert = [&](std::size_t) {
+      const std::thread::id here = std::this_thread::get_id();
+      crew_.loop(30, [&](std::size_t) {
+        ++ran;
+        if (std::this_thread::get_id() != here) ++elsewhere;
+      });
+    };
+    const Crew::Body body(expert);
+    crew_.start_experts(4, body);
+    crew_.wait_experts();
+    ASSERT_EQ(ran, 4 * 30);
+    ASSERT_EQ(elsewhere, 0);
+  }
+}
+
+// A loop is shared, however many were before it, nested or not: each unit waits until the other has begun.
+TEST(Crew, EveryLoopIsShared) {
+  Crew crew({2, {}});
+  ASSERT_TRUE(crew.warning().empty()) << crew.warning();
+  for (int round = 0; round < 20; ++round) {
+    std::atomic<int> there{0};
+    crew.loop(2, [&](std::size_t) {
+      ++there;
+      while (there < 2) sched_yield();  // hangs when one thread runs both
+    });
+    crew.loop(3, [&](std::size_t) { crew.loop(3, [](std::size_t) {}); });
+  }
+}
+
+// Copies are done in what time is left: a worker that is free takes experts first.
+TEST(Crew, ExpertsGoBeforeCopies) {
+  Crew crew({2, {}});
+  std::atomic<bool> published{false};
+  std::atomic<int> copied{0}, done{0}, before_the_last{-1};
+  constexpr int kCopies = 80, kExperts = 20, kClaim = kCopies / 8;
+  const auto copy = [&](std::size_t) {
+    while (!published) sched_yield();
+    ++copied;
+  };
+  const auto expert = [&](std::size_t) {
+    if (++done == kExperts) before_the_last = copied.load();
+  };
+  const Crew::Body copy_body(copy), expert_body(expert);
+  crew.start_copies(kCopies, copy_body);
+  crew.start_experts(kExperts, expert_body);
+  published = true;
+  while (before_the_last < 0) sched_yield();  // the worker does it alone
+  EXPECT_LE(before_the_last, kClaim);
+  crew.wait_experts();
+  crew.wait_copies();
+  EXPECT_EQ(copied, kCopies);
+}
+
+std::vector<std::uint8_t> numbers(std::size_t n, unsigned seed) {
+  std::vector<std::uint8_t> bytes(n);
+  for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::uint8_t>((i * 7 + i / 251 + seed) & 0xff);
+  return bytes;
+}
+
+// Blobs of less than a piece, of some pieces and a rest, and of whole pieces.
+TEST_P(CrewTest, ThePlayedCardCopiesAndExchanges) {
+  PlayedCard card(crew_);
+  const std::vector<std::size_t> sizes{64, 131072, 131072 * 3 + 64, 500000};
+  constexpr std::size_t kGap = 64;  // stays as it is
+  std::size_t total = kGap;
+  for (const std::size_t size : sizes) total += size + kGap;
+  const std::shared_ptr<std::uint8_t> memory = card.allocate(total);
+  std::fill_n(memory.get(), total, std::uint8_t{0xcc});
+  const std::vector<std::uint8_t> source = numbers(500000, 3);
+  std::vector<CardMemory::Copy> copies;
+  std::size_t at = kGap;
+  for (const std::size_t size : sizes) {
+    copies.push_back({memory.get() + at, source.data(), size});
+    at += size + kGap;
+  }
+  for (int round = 0; round < 3; ++round) {
+    card.start(std::vector<CardMemory::Copy>(copies));
+    card.wait();
+  }
+  std::vector<std::uint8_t> expected(total, 0xcc);
+  for (const CardMemory::Copy& copy : copies)
+    std::copy_n(source.data(), copy.bytes, expected.data() + (copy.to - memory.get()));
+  EXPECT_EQ(std::vector<std::uint8_t>(memory.get(), memory.get() + total), expected);
+
+  for (const CardMemory::Copy& copy : copies) {
+    std::vector<std::uint8_t> ram = numbers(copy.bytes + kGap, 99);
+    const std::vector<std::uint8_t> before = ram;
+    card.exchange(copy.to, ram.data(), copy.bytes);
+    EXPECT_TRUE(std::equal(ram.begin(), ram.end() - kGap, source.begin()));
+    EXPECT_TRUE(std::equal(ram.end() - kGap, ram.end(), before.end() - kGap));
+    std::copy_n(before.data(), copy.bytes, expected.data() + (copy.to - memory.get()));
+  }
+  EXPECT_EQ(std::vector<std::uint8_t>(memory.get(), memory.get() + total), expected);
+  EXPECT_TRUE(card.host_readable());
 }
 
 TEST_P(CrewTest, TwoCallersAtOnce) {

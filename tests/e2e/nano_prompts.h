@@ -12,7 +12,7 @@
 
 namespace tandem::testing {
 
-inline constexpr std::size_t kContext = 480;
+inline constexpr std::size_t kContext = 600, kLongest = 540;  // tokens; a chunk of 511 must leave some of the prompt
 using Prompt = std::vector<TokenId>;
 
 inline const Model& nano() {
@@ -28,7 +28,7 @@ inline const std::vector<Prompt>& prompts() {
     for (const char* name : {"chat_tool", "eos_inside", "prose_long"}) {
       std::ifstream file(std::string(TANDEM_SOURCE_DIR "/tests/golden/q4/") + name + ".json");
       Prompt tokens = nlohmann::json::parse(file)["tokens"].get<Prompt>();
-      tokens.resize(std::min<std::size_t>(tokens.size(), 420));
+      tokens.resize(std::min(tokens.size(), kLongest));
       list.push_back(tokens);
     }
     return list;

@@ -169,14 +169,16 @@ class Profile(ProfileTest):
                       self.refused("profile", MODEL, "--chat", self.path("bad.json"), "-o", self.path("c.csv")))
 
     def test_interrupt_and_resume_give_the_same_files(self):
-        text = self.text("prose.txt", 12000)
+        text = self.text("prose.txt", 30000)
         flags = ["profile", MODEL, "--text", text, "--window", "128", "--decode-tokens", "16"]
         whole = [*flags, "-o", self.path("whole.csv"), "--trace", self.path("whole.trace")]
         self.tandem(*whole)
         parts = [*flags, "-o", self.path("part.csv"), "--trace", self.path("part.trace")]
         process = subprocess.Popen([BINARY, *parts], stderr=subprocess.PIPE, encoding="utf-8",
                                    env={"PATH": os.environ["PATH"], "HOME": self.folder})
-        time.sleep(1.5)
+        while process.poll() is None and not os.path.exists(self.path("part.trace.tmp")):
+            time.sleep(0.01)  # from here on Ctrl-C is caught
+        time.sleep(0.3)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
         self.assertEqual(process.returncode, 130, err)
