@@ -98,7 +98,7 @@ double run_segment(const BenchOptions& options, Engine& engine, Configuration& w
   if (engine.experts() != nullptr) {
     const ExpertStats met = engine.experts()->stats() - before;
     way.misses += met.decode.misses;
-    way.crew_wait += met.prefill.crew_wait_seconds + met.decode.crew_wait_seconds;
+    way.crew_wait += met.decode.crew_wait_seconds;
   }
   way.stats += result.drafts;
   return result.decode_seconds;
