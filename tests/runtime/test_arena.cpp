@@ -162,7 +162,8 @@ TEST(Arena, LocksAll) {
 TEST(Arena, SaysHowMuchCouldNotBeLocked) {
   const std::string text = with_lock_limit(7 * kMiB, [] {
     Arena arena(130 * kMiB, {.lock = true});
-    return std::to_string(arena.lock() / kMiB) + " " + std::to_string(arena.locked() / kMiB) + " " + arena.warning();
+    const std::size_t locked = arena.lock();
+    return std::to_string(locked / kMiB) + " " + std::to_string(arena.locked() / kMiB) + " " + arena.warning();
   });
   EXPECT_EQ(
       text,
