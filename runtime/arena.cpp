@@ -70,16 +70,17 @@ Arena& Arena::operator=(Arena&& other) noexcept {
 
 std::size_t Arena::lock() {
   if (!want_lock_ || bytes_ == 0 || locked_ == bytes_) return locked_;
-  // Piece by piece: half of an arena that stays in RAM is better than none of it.
-  constexpr std::size_t kPiece = std::size_t{64} << 20;
+  // Piece by piece, smaller ones towards the limit: half of an arena that stays in RAM is better than none of it.
+  std::size_t piece = std::size_t{64} << 20;
   int error = 0;
-  while (locked_ < bytes_) {
-    const std::size_t n = std::min(kPiece, bytes_ - locked_);
-    if (mlock(data_ + locked_, n) != 0) {
+  while (locked_ < bytes_ && piece >= kHuge) {
+    const std::size_t n = std::min(piece, bytes_ - locked_);
+    if (mlock(data_ + locked_, n) == 0) {
+      locked_ += n;
+    } else {
       error = errno;
-      break;
+      piece /= 2;
     }
-    locked_ += n;
   }
   if (locked_ == bytes_) return locked_;
   rlimit limit{};

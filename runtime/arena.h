@@ -24,7 +24,7 @@ class Arena {
   std::uint8_t* data() const { return data_; }
   std::size_t bytes() const { return bytes_; }
   bool huge_pages() const { return huge_; }
-  // Locks as much as the system allows, from the start on. Returns the bytes that are locked now.
+  // Locks as much as the system allows (to 2 MiB), from the start on. Returns the bytes that are locked now.
   std::size_t lock();
   std::size_t locked() const { return locked_; }
   // Why less than all is locked, with cost and cure; empty when all is, or when locking was not asked for.

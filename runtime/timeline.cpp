@@ -69,14 +69,14 @@ void Timeline::add(const char* name, int layer, Clock::time_point begin, Clock::
 
 void Timeline::write(const std::filesystem::path& path) {
   AtomicFile file(path);
-  std::string text = "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [\n";
+  std::string text = "{\"displayTimeUnit\": \"ns\", \"traceEvents\": [";
   const std::lock_guard lock(registry().mutex);
   std::size_t thread = 0;
   for (const auto& log : registry().threads) {
     fmt::format_to(std::back_inserter(text),
                    "{}{{\"ph\": \"M\", \"name\": \"thread_name\", \"pid\": 1, \"tid\": {}, \"args\": {{\"name\": "
                    "\"{}\"}}}}",
-                   thread == 0 ? "" : ",\n", thread, log->name);
+                   thread == 0 ? "\n" : ",\n", thread, log->name);
     for (const Event& event : log->events) {
       fmt::format_to(std::back_inserter(text),
                      ",\n{{\"ph\": \"X\", \"name\": \"{}\", \"pid\": 1, \"tid\": {}, \"ts\": {:.3f}, \"dur\": {:.3f}",
@@ -89,7 +89,7 @@ void Timeline::write(const std::filesystem::path& path) {
     text.clear();
     ++thread;
   }
-  file.write("\n]}\n");
+  file.write(text + "\n]}\n");
   file.finish();
 }
 

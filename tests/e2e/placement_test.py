@@ -79,6 +79,20 @@ class SameText(PlacementTest):
         self.assertEqual(len(kept), 4)  # each way ends with other experts on the card
 
 
+    def test_pinned_experts_stay(self):
+        file = self.path("slots")
+        policy = self.path("policy.yaml", "memory: {slots: 50}\nadapt: {mode: lru}\nexperts:\n"
+                                          "  pins: [{layers: 0-8, experts: 3}]\n  bans: [{layers: 2-4, experts: [7, 20-22]}]\n")
+        for _ in range(2):  # the second time from the file
+            self.assertEqual(self.run_model("--policy", policy, "--slots-file", file), self.run_model())
+            kept = self.slots(file)
+            self.assertEqual(sum(map(len, kept)), 50)
+            for experts in kept:
+                self.assertIn(3, experts)
+            for experts in kept[2:5]:
+                self.assertFalse({7, 20, 21, 22} & set(experts))
+
+
 class SlotsFile(PlacementTest):
     def test_the_next_run_begins_where_the_last_ended(self):
         file = self.path("slots")
@@ -253,8 +267,8 @@ class Words(PlacementTest):
             self.assertTrue(0 < float(found.group(1)) < 100)
         self.assertRegex(err, r"\n  waiting     \d+\.\d\d ms a round for the crew, \d+\.\d\d ms for moves \(answer\)\n")
         for line in ("flash-next-nano-q4.gguf on this machine, the CPU playing the card, policy default",
-                     "    expert slots        2.13 MiB   50 of 288 experts, 5 to 6 a layer",
-                     "    limit             slots: the policy allows 50"):
+                     "  expert slots        2.13 MiB   50 of 288 experts, 5 to 6 a layer",
+                     "  limit             slots: the policy allows 50"):
             self.assertIn("  " + line + "\n", err)
         # Without a card there is no talk of hits.
         _, _, err = self.tandem("chat", MODEL, "--greedy", "--no-think", given="Hello!\n/stats\n")

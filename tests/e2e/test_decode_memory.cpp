@@ -47,7 +47,7 @@ void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
 namespace tandem::testing {
 namespace {
 
-// Calls in each of `rounds` decode passes after a prompt and some passes more.
+// Calls in each of 15 decode passes, after a prompt that fills the attention's lists and some passes more.
 std::vector<std::size_t> calls_per_round(double share, AdaptMode mode, PassMode pass, int workers) {
   CpuOps ops(workers);
   LoadOptions load;
@@ -58,20 +58,20 @@ std::vector<std::size_t> calls_per_round(double share, AdaptMode mode, PassMode 
   Pipeline pipeline(nano(), ops, 64, load);
   SequenceState state(nano().shape, {kContext, KvType::kF16});
   const Prompt& tokens = prompts()[2];
-  pipeline.prefill(state, std::span(tokens).first(200), 64, LogitRows::kLast, {});
+  pipeline.prefill(state, std::span(tokens).first(420), 60, LogitRows::kLast, {});
   const std::size_t width = pass == PassMode::kWindow ? 4 : 1;
   std::vector<std::size_t> result;
   result.reserve(64);
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < 40; ++round) {
     const std::size_t before = calls.load();
     const auto window = std::span(tokens).subspan(state.position(), width);
-    trap = std::getenv("TANDEM_TRAP_NEW") != nullptr && round == 45;
+    trap = std::getenv("TANDEM_TRAP_NEW") != nullptr && round == 39;
     pipeline.forward(state, window, pass, LogitRows::kAll);
     if (pass == PassMode::kWindow) state.keep(2);
     trap = false;
     result.push_back(calls.load() - before);
   }
-  return {result.begin() + 30, result.end()};
+  return {result.begin() + 25, result.end()};
 }
 
 TEST(DecodeMemory, ARoundAsksForNone) {

@@ -121,7 +121,7 @@ void one_by_one(std::size_t n, const std::function<void(std::size_t)>& body) {
 const BoundModel& two_sizes() {
   static const BoundModel model = [] {
     SyntheticOptions options;
-    options.type = [](const TensorSpec& spec) {
+    options.type = [](const tandem::TensorSpec& spec) {
       if (spec.form != TensorForm::kMatrix && spec.form != TensorForm::kBank) return DType::F32;
       return spec.form == TensorForm::kBank && spec.block % 2 == 1 ? DType::Q4_0 : DType::Q8_0;
     };
@@ -184,7 +184,10 @@ class Driven {
   void check_blob(int b, int e) {
     const std::uint8_t* blob = store->blob(b, e);
     const std::vector<std::uint8_t>& packed = truth_[static_cast<std::size_t>(b * kExperts + e)];
-    ASSERT_NE(blob, nullptr);
+    if (blob == nullptr) {
+      EXPECT_EQ(store->placement().at(b, e), Place::kDisk);
+      return;
+    }
     EXPECT_EQ(card.on_card(blob), store->on_card(b, e));
     const FakeCard::Open open(card);
     EXPECT_EQ(std::memcmp(blob, packed.data(), packed.size()), 0) << "expert " << e << " of bank " << b;
@@ -363,7 +366,7 @@ TEST(ExpertStore, WithoutACardEverythingIsAMiss) {
 // A bank of floats has no packed form: its experts stay in the file, wherever they were to go.
 TEST(ExpertStore, BanksWithoutAPackedForm) {
   SyntheticOptions options;
-  options.type = [](const TensorSpec& spec) {
+  options.type = [](const tandem::TensorSpec& spec) {
     if (spec.form != TensorForm::kMatrix && spec.form != TensorForm::kBank) return DType::F32;
     return spec.form == TensorForm::kBank && spec.block == 2 ? DType::F32 : DType::Q8_0;
   };
