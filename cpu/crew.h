@@ -7,9 +7,10 @@
 // Memory order. A publisher closes the board (ticket = (epoch, closed)), writes the job's fields with release stores,
 // and opens it with a release store of the ticket. A worker reads the ticket and then the fields with acquire, and
 // claims units with a compare-exchange of the ticket. Whoever has read a field of the next job also sees the board
-// closed, so the exchange fails; when it succeeds, the fields belong to the ticket. A claimed unit is finished with a release decrement of `left`, which the waiting side reads with acquire; the
-// publisher never reopens a board before `left` is zero. Sleeping: a worker reads the wake counter, looks at the boards
-// once more, and waits for the counter to change; publishers add to the counter after opening.
+// closed, so the exchange fails; when it succeeds, the fields belong to the ticket. A claimed unit is finished with a
+// release decrement of `left`, which the waiting side reads with acquire; the publisher never reopens a board before
+// `left` is zero. Sleeping: a worker reads the wake counter, looks at the boards once more, and waits for the counter
+// to change; publishers add to the counter after opening.
 #pragma once
 
 #include <atomic>
