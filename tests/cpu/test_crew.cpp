@@ -96,21 +96,41 @@ TEST_P(CrewTest, LoopsInsideUnitsRunAlone) {
   EXPECT_EQ(inner, 40);
 }
 
+// A worker that looked at the board during one job and claims during the next must not run the old one's body.
+TEST_P(CrewTest, JobsAreNotMistakenForEachOther) {
+  std::atomic<int> ran[2] = {};
+  const auto even = [&](std::size_t) { ran[0].fetch_add(1, std::memory_order_relaxed); };
+  const auto odd = [&](std::size_t) { ran[1].fetch_add(1, std::memory_order_relaxed); };
+  const Crew::Body bodies[2] = {Crew::Body(even), Crew::Body(odd)};
+  int expected[2] = {};
+  for (int round = 0; round < 100000; ++round) {
+    const int which = round % 2;
+    const std::size_t units = 1 + static_cast<std::size_t>(round / 2 % 2);
+    expected[which] += static_cast<int>(units);
+    crew_.start_experts(units, bodies[which]);
+    crew_.wait_experts();
+    ASSERT_EQ(ran[which].load(std::memory_order_relaxed), expected[which]) << "round " << round;
+  }
+}
+
 // Inside a unit of any board a loop is run by the thread that calls it, and by no other.
 TEST_P(CrewTest, LoopsInsideExpertsRunOnTheirThread) {
-  for (int round = 0; round < 50; ++round) {
+  for (int round = 0; round < 20; ++round) {
     std::atomic<int> elsewhere{0}, ran{0};
     const auto expert = [&](std::size_t) {
       const std::thread::id here = std::this_thread::get_id();
-      crew_.loop(30, [&](std::size_t) {
+      crew_.loop(20, [&](std::size_t) {
         ++ran;
         if (std::this_thread::get_id() != here) ++elsewhere;
+        // Long enough for the others, who have nothing to do, to come and help.
+        const auto end = std::chrono::steady_clock::now() + std::chrono::microseconds(50);
+        while (std::chrono::steady_clock::now() < end) sched_yield();
       });
     };
     const Crew::Body body(expert);
-    crew_.start_experts(4, body);
+    crew_.start_experts(1, body);
     crew_.wait_experts();
-    ASSERT_EQ(ran, 4 * 30);
+    ASSERT_EQ(ran, 20);
     ASSERT_EQ(elsewhere, 0);
   }
 }
@@ -183,6 +203,14 @@ TEST_P(CrewTest, ThePlayedCardCopiesAndExchanges) {
   for (const CardMemory::Copy& copy : copies)
     std::copy_n(source.data(), copy.bytes, expected.data() + (copy.to - memory.get()));
   EXPECT_EQ(std::vector<std::uint8_t>(memory.get(), memory.get() + total), expected);
+
+  // The next copies are those and no more.
+  std::fill_n(copies[3].to, copies[3].bytes, std::uint8_t{1});
+  card.start(std::span(copies).first(1));
+  card.wait();
+  EXPECT_EQ(std::count(copies[3].to, copies[3].to + copies[3].bytes, 1), static_cast<std::ptrdiff_t>(copies[3].bytes));
+  card.start(std::span(copies).last(1));
+  card.wait();
 
   for (const CardMemory::Copy& copy : copies) {
     std::vector<std::uint8_t> ram = numbers(copy.bytes + kGap, 99);

@@ -65,6 +65,7 @@ class SameText(PlacementTest):
         for flags in (("--slots", "0"), ("--slots", "50"), ("--slots", str(EXPERTS)), ("--vram", "6MiB"),
                       ("--device", "cpu", "--slots", "100", "--workers", "3"),
                       ("--policy", os.path.join(POLICIES, "demo.yaml")),
+                      ("--hardware", os.path.join(POLICIES, "../hardware/rtx3090-64gb.yaml"), "--slots", "30"),
                       ("--policy", os.path.join(POLICIES, "demo.yaml"), "--adapt", "lru", "--prefill-chunk", "3")):
             with self.subTest(flags):
                 self.assertEqual(self.run_model(*flags), plain)
