@@ -21,6 +21,7 @@ namespace {
 
 struct Options {
   std::string model, csv, machine, isa, timeline;
+  double residency = 0;
   std::size_t workers = 0, tokens = 64, prompt = 32, buffer_mib = 0;
   std::vector<std::size_t> widths{1};
 };
@@ -100,6 +101,8 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--prompt", options.prompt, "tokens read before")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--widths", options.widths, "rows of a pass, 1 to 16")->delimiter(',')->check(CLI::Range(1, 16));
   app.add_option("--buffer", options.buffer_mib, "MiB for the read roof; default four times the last-level cache");
+  app.add_option("--residency", options.residency, "share of each layer's experts on a card that the CPU plays")
+      ->check(CLI::Range(0.0, 1.0));
   app.add_option("--timeline", options.timeline, "write what every thread did, as `tandem run --timeline` does");
   app.add_option("--csv", options.csv, "append the figures to this file");
   app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
@@ -136,7 +139,14 @@ int run(int argc, char** argv) {
   if (!options.timeline.empty()) Timeline::start();
   CpuOps ops({.workers = static_cast<int>(options.workers), .isa = *isa, .pin = true});
   const auto load_start = Clock::now();
-  Pipeline pipeline(model, ops, std::max(kMaxWindow, options.prompt));
+  LoadOptions load;
+  if (options.residency > 0) {
+    load.placement = all_in_ram(model.shape.layers, model.shape.experts);
+    const int slots = static_cast<int>(options.residency * model.shape.experts);
+    for (int b = 0; b < load.placement->banks; ++b)
+      for (int e = 0; e < slots; ++e) load.placement->at(b, e) = Place::kCard;
+  }
+  Pipeline pipeline(model, ops, std::max(kMaxWindow, options.prompt), load);
   const double load_seconds = seconds_since(load_start);
   const PassBytes bytes = pass_bytes(model);
   std::uint64_t file_bytes = 0;

@@ -8,6 +8,7 @@ the crew's work; what of it ran while the card's side worked (experts on the car
 rest is what the card's side waited.
 """
 import json
+import signal
 import sys
 
 
@@ -29,6 +30,9 @@ def common(a, b):
 
 def length(a):
     return sum(end - begin for begin, end in a)
+
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
 
 
 def main():

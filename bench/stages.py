@@ -5,7 +5,11 @@ Spans lie inside each other; "self" is a span's own time without those inside it
 """
 import collections
 import json
+import signal
 import sys
+
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` is no error
 
 
 def main():

@@ -35,19 +35,23 @@ void set_jobs(const Activation& a, Rows y, std::vector<TileJob>& jobs) {
   for (std::size_t r = 0; r < jobs.size(); ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), y.row(r)};
 }
 
-CrewOptions crew_options(const CpuOptions& options) {
-  CHECK(options.workers >= 0, "{} workers", options.workers);
-  std::vector<int> processors = crew_processors(read_topology(), options.cores);
-  const int workers = options.workers == 0 ? static_cast<int>(processors.size()) : options.workers;
+CrewOptions crew_options(const CpuOptions& options, std::vector<int> processors) {
+  CHECK(options.workers >= 0 && options.suggested >= 0, "{} and {} workers", options.workers, options.suggested);
+  const int cores = static_cast<int>(processors.size());
+  const int automatic = options.suggested > 0 ? std::min(options.suggested, cores) : cores;
+  const int workers = options.workers == 0 ? automatic : options.workers;
   // More workers than cores are left to the system: bound, two of them would take turns on one core.
-  if (!options.pin || workers > static_cast<int>(processors.size())) processors.clear();
+  if (!options.pin || workers > cores) processors.clear();
   return {workers, std::move(processors)};
 }
 }  // namespace
 
-CpuOps::CpuOps(const CpuOptions& options)
-    : isa_(options.isa),
-      crew_(crew_options(options)),
+CpuOps::CpuOps(const CpuOptions& options) : CpuOps(options, crew_processors(read_topology(), options.cores)) {}
+
+CpuOps::CpuOps(const CpuOptions& options, const std::vector<int>& processors)
+    : cores_(static_cast<int>(processors.size())),
+      isa_(options.isa),
+      crew_(crew_options(options, processors)),
       card_(crew_),
       run_unit_([this](std::size_t unit) { crew_run_.run(unit); }),
       crew_body_(run_unit_) {
@@ -56,10 +60,19 @@ CpuOps::CpuOps(const CpuOptions& options)
 CpuOps::~CpuOps() = default;
 
 std::string CpuOps::describe() const {
-  return fmt::format("CPU, {}, {} worker{}", tile_isa_name(isa_), workers(), workers() == 1 ? "" : "s");
+  const bool bound = workers() > 1 && crew_.bound_workers() == workers() - 1;
+  return fmt::format("CPU, {}, {} worker{}{}", tile_isa_name(isa_), workers(), workers() == 1 ? "" : "s",
+                     bound ? " bound to their cores" : "");
 }
 std::vector<std::string> CpuOps::warnings() const {
-  return crew_.warning().empty() ? std::vector<std::string>{} : std::vector<std::string>{crew_.warning()};
+  std::vector<std::string> list;
+  if (!crew_.warning().empty()) list.push_back(crew_.warning());
+  if (workers() > cores_)
+    list.push_back(
+        fmt::format("{} CPU workers on {} core{}: they take turns, and every step waits for the last of them. Fix: "
+                    "--workers {}, or leave it out",
+                    workers(), cores_, cores_ == 1 ? "" : "s", cores_));
+  return list;
 }
 std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options) {
   return std::make_unique<CpuOps>(options);

@@ -17,7 +17,8 @@
 namespace tandem {
 
 struct CpuOptions {
-  int workers = 0;  // threads that compute, the calling one included; 0 = one per core available to the process
+  int workers = 0;    // threads that compute, the calling one included; 0 = one per core available to the process,
+  int suggested = 0;  // or this many, if it is not 0 and there are so many cores
   TileIsa isa = best_tile_isa();  // REQUIRES one that this processor has
   bool pin = false;               // bind the crew to its cores
   CrewCores cores = CrewCores::kPerformance;
@@ -65,6 +66,7 @@ class CpuOps : public ReferenceOps {
   void add2(Rows x, ConstRows a, ConstRows b) override;
 
  private:
+  CpuOps(const CpuOptions& options, const std::vector<int>& processors);
   // body(i) for 0 <= i < n, spread over the workers when the whole is worth it: `work` estimates one body in weights
   // or values touched.
   void parallel(std::size_t n, std::size_t work, Crew::Body body);
@@ -80,6 +82,7 @@ class CpuOps : public ReferenceOps {
     std::weak_ptr<ExpertStore> store;
     int bank = 0;
   };
+  int cores_;  // that the process may use
   TileIsa isa_;
   Crew crew_;
   PlayedCard card_;

@@ -10,6 +10,7 @@
 #include "placement/check.h"
 #include "placement/suggest.h"
 #include "runtime/chat_store.h"
+#include "runtime/draft_report.h"
 #include "runtime/expert_report.h"
 
 namespace tandem {
@@ -107,6 +108,7 @@ void ChatCommands::count(const AnswerReport& report) {
   answer_tokens_ += report.answer_tokens;
   prompt_seconds_ += report.prompt_seconds;
   decode_seconds_ += report.decode_seconds;
+  drafts_ += report.drafts;
 }
 
 ChatCommands::Next ChatCommands::help(const std::string& arguments) {
@@ -225,7 +227,8 @@ ChatCommands::Next ChatCommands::stats(const std::string&) {
   screen_.line(fmt::format("  answers     {}: {} tokens, {:.1f} tok/s; prompts {} tokens, {:.1f} tok/s", answers_,
                            answer_tokens_, rate(answer_tokens_, decode_seconds_), prompt_tokens_,
                            rate(prompt_tokens_, prompt_seconds_)));
-  if (const ExpertStore* experts = engine_.experts())
+  for (const ReportLine& line : draft_report(drafts_)) screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
+  if (ExpertStore* experts = engine_.experts())
     for (const ReportLine& line : expert_report(*experts, experts->stats()))
       screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
   screen_.line(fmt::format("  going back  {} checkpoint{} of {:.1f} MB, {} tokens in the state", session_.checkpoints(),

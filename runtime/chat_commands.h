@@ -50,6 +50,7 @@ class ChatCommands {
   const Engine& engine_;
   std::size_t answers_ = 0, prompt_tokens_ = 0, answer_tokens_ = 0;
   double prompt_seconds_ = 0.0, decode_seconds_ = 0.0;
+  DraftStats drafts_;
 };
 
 }  // namespace tandem

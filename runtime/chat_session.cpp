@@ -68,7 +68,8 @@ ChatSession::ChatSession(Engine& engine, ChatSettings settings)
     : engine_(engine),
       settings_(std::move(settings)),
       state_(engine.new_state()),
-      decoder_(engine.pipeline(), state_, engine.prefill_chunk()) {
+      drafter_(engine.pipeline(), state_, engine.drafting()),
+      decoder_(engine.pipeline(), state_, engine.prefill_chunk(), nullptr, drafter_.head()) {
   tokens_ = system_prefix();
   prefix_ = tokens_.size();
 }
@@ -287,6 +288,7 @@ AnswerReport ChatSession::answer(const AnswerHooks& hooks) {
   GenerateOptions options;
   options.stop_strings = settings_.stop_strings;
   options.stop_ids = engine_.tokenizer().stop_ids();
+  options.drafter = drafter_.drafter();
   const std::size_t prompt_size = tokens_.size() - turns_.back().first_token;
   double passes = 0.0;
   GenerateResult result;
@@ -300,6 +302,7 @@ AnswerReport ChatSession::answer(const AnswerHooks& hooks) {
     report.prompt_tokens += result.prompt_tokens;
     report.prompt_seconds += result.prompt_seconds;
     report.decode_seconds += result.decode_seconds;
+    report.drafts += result.drafts;
     passes += result.decode_rate() * result.decode_seconds;
     // A full context in the middle of an answer: the oldest turns go, never the present one.
     const std::size_t spare = turns_.size() - 1;

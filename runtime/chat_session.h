@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "runtime/chat_settings.h"
+#include "runtime/drafting.h"
 #include "runtime/engine.h"
 #include "runtime/generate.h"
 #include "runtime/sequence_state.h"
@@ -43,6 +44,7 @@ struct AnswerReport {
   std::size_t prompt_tokens = 0, answer_tokens = 0, thinking_tokens = 0;
   double prompt_seconds = 0.0, decode_seconds = 0.0, thinking_seconds = 0.0;
   double prompt_rate = 0.0, decode_rate = 0.0;  // tokens per second, 0 when unknown
+  DraftStats drafts;
 };
 
 class ChatSession {
@@ -101,6 +103,7 @@ class ChatSession {
   Engine& engine_;
   ChatSettings settings_;
   SequenceState state_;
+  SequenceDrafter drafter_;  // what it learned holds for all answers
   PipelineDecoder decoder_;
   std::vector<ChatTurn> turns_;
   std::vector<TokenId> tokens_;

@@ -12,6 +12,7 @@
 #include "runtime/chat_input.h"
 #include "runtime/chat_screen.h"
 #include "runtime/chat_session.h"
+#include "runtime/draft_report.h"
 #include "runtime/environment.h"
 #include "runtime/expert_report.h"
 #include "runtime/interrupt.h"
@@ -43,7 +44,7 @@ class Chat {
     screen_.note(fmt::format("{}, context {}, thinking {}; /help lists the commands, Ctrl-D leaves", file,
                              session_.context(), session_.settings().chat.thinking ? "on" : "off"));
     std::string machine = engine.ops().describe();
-    if (const ExpertStore* experts = engine.experts(); experts != nullptr && experts->has_card())
+    if (ExpertStore* experts = engine.experts(); experts != nullptr && experts->has_card())
       machine += fmt::format("; {} of {} experts on the card, {:.0f} % hits expected", experts->slots(),
                              engine.plan().plan.placement.place.size(), 100 * engine.plan().plan.hit_rate);
     screen_.note(machine);
@@ -128,10 +129,12 @@ class Chat {
     }
     std::string line = fmt::format("{} tokens", report.answer_tokens);
     if (report.decode_rate > 0.0) line += fmt::format(", {:.1f} tok/s", report.decode_rate);
+    const std::string drafts = draft_status(report.drafts);
+    if (!drafts.empty()) line += ", " + drafts;
     line += fmt::format(" | prompt {} tokens", report.prompt_tokens);
     if (report.prompt_rate > 0.0) line += fmt::format(", {:.1f} tok/s", report.prompt_rate);
     line += fmt::format(" | context {}/{}", session_.used(), session_.context());
-    if (const ExpertStore* experts = engine_.experts()) {
+    if (ExpertStore* experts = engine_.experts()) {
       const std::string status = expert_status(experts->stats() - counted_);
       if (!status.empty()) line += " | " + status;
       counted_ = experts->stats();
@@ -222,6 +225,7 @@ void add_chat_command(CLI::App& app, const OpsFactory& make_ops, std::function<i
             "trim or stop: drop the oldest turns when the context is full, or refuse (default trim)", "HOW",
             [flags](std::size_t word) { flags->settings.overflow = static_cast<Overflow>(word); });
   command->add_flag("--no-history", flags->no_history, "neither read nor write the history file of earlier messages");
+  add_draft_flags(*command, flags->engine.drafting);
   add_sampling_flags(*command, flags->settings.sampling);
   command->callback([flags, &make_ops, &action] { action = [flags, &make_ops] { return chat(*flags, make_ops); }; });
 }

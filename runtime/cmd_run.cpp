@@ -11,6 +11,8 @@
 #include <optional>
 
 #include "placement/check.h"
+#include "runtime/draft_report.h"
+#include "runtime/drafting.h"
 #include "runtime/environment.h"
 #include "runtime/expert_report.h"
 #include "runtime/generate.h"
@@ -84,9 +86,11 @@ void check_fit(std::size_t before, std::size_t prompt, const Engine& engine) {
 
 void print_status(const GenerateResult& result, const Engine& engine, const SequenceState& state,
                   const SamplerSettings& settings) {
-  std::string line =
-      fmt::format("{} tokens, {:.1f} tok/s | prompt {} tokens, {:.1f} tok/s | context {}/{}", result.tokens.size(),
-                  result.decode_rate(), result.prompt_tokens, result.prompt_rate(), state.position(), state.context());
+  std::string line = fmt::format("{} tokens, {:.1f} tok/s", result.tokens.size(), result.decode_rate());
+  const std::string drafts = draft_status(result.drafts);
+  if (!drafts.empty()) line += ", " + drafts;
+  line += fmt::format(" | prompt {} tokens, {:.1f} tok/s | context {}/{}", result.prompt_tokens, result.prompt_rate(),
+                      state.position(), state.context());
   if (settings.temperature > 0.0F) line += fmt::format(" | seed {}", settings.seed);
   if (engine.experts() != nullptr) {
     const std::string experts = expert_status(engine.experts()->stats());
@@ -98,13 +102,14 @@ void print_status(const GenerateResult& result, const Engine& engine, const Sequ
   write_stderr((color ? "\x1b[2m" : "") + line + (color ? "\x1b[0m\n" : "\n"));
 }
 
-GenerateResult generate_to_stdout(const RunOptions& options, Engine& engine, PipelineDecoder& decoder, Sampler& sampler,
-                                  std::span<const TokenId> prompt) {
+GenerateResult generate_to_stdout(const RunOptions& options, Engine& engine, PipelineDecoder& decoder, Drafter* drafter,
+                                  Sampler& sampler, std::span<const TokenId> prompt) {
   GenerateOptions limits;
   limits.max_tokens = options.max_tokens;
   limits.stop_strings = options.stop_strings;
   limits.stop_ids = engine.tokenizer().stop_ids();
   limits.answer_start = decoder.tokens().size() + prompt.size();
+  limits.drafter = drafter;
 
   Utf8Stream utf8;
   std::optional<Progress> progress(std::in_place, "reading the prompt", "tokens");
@@ -150,10 +155,11 @@ int run(const RunOptions& options, const OpsFactory& make_ops) {
 
   std::optional<LogitsHash> hash;
   if (options.logits_hash) hash.emplace();
-  PipelineDecoder decoder(engine.pipeline(), state, engine.prefill_chunk(), hash ? &*hash : nullptr);
+  SequenceDrafter drafter(engine.pipeline(), state, engine.drafting());
+  PipelineDecoder decoder(engine.pipeline(), state, engine.prefill_chunk(), hash ? &*hash : nullptr, drafter.head());
   if (options.echo) write_stdout(prompt);
   catch_interrupts(InterruptMode::kOnce);
-  const GenerateResult result = generate_to_stdout(options, engine, decoder, sampler, tokens);
+  const GenerateResult result = generate_to_stdout(options, engine, decoder, drafter.drafter(), sampler, tokens);
 
   if (!options.state_out.empty()) save_state(options, engine, state, decoder, result);
   if (!options.quiet && isatty(STDERR_FILENO) == 1) print_status(result, engine, state, sampler.settings());
@@ -191,6 +197,7 @@ void add_run_command(CLI::App& app, const OpsFactory& make_ops, std::function<in
                     "last line \"logits-hash: HEX\": XXH3-128 over the float32 logits of every committed position");
   command->add_option("--state-in", options->state_in, "continue the sequence saved in FILE")->type_name("FILE");
   command->add_option("--state-out", options->state_out, "save the sequence to FILE at the end")->type_name("FILE");
+  add_draft_flags(*command, options->engine.drafting);
   add_sampling_flags(*command, options->sampling);
   command->callback(
       [options, &make_ops, &action] { action = [options, &make_ops] { return run(*options, make_ops); }; });

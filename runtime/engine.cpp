@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "placement/check.h"
+#include "placement/cost_model.h"
 #include "placement/files.h"
 #include "placement/slots.h"
 #include "runtime/expert_store.h"
@@ -19,6 +20,9 @@ Policy engine_policy(const EngineOptions& options) {
   if (options.kv) choices.kv = *options.kv == KvType::kF32 ? KvFormat::kF32 : KvFormat::kF16;
   choices.use_mtp = options.use_mtp;
   Policy policy = resolve_policy(choices);
+  if (options.drafting.automatic) policy.drafting.depth.reset();
+  if (options.drafting.depth) policy.drafting.depth = options.drafting.depth;
+  if (options.drafting.lookup) policy.drafting.lookup = *options.drafting.lookup;
   if (policy.lossy.any())
     fail_input("{}: lossy: expected all switches off, found one on. Fix: leave them out; this version has none",
                choices.policy.string());
@@ -63,6 +67,8 @@ std::unique_ptr<Ops> make_machine(EngineOptions options, const Policy& policy, c
   check_outputs(options);
   if (!options.timeline.empty()) Timeline::start();  // before there are threads
   if (options.workers == 0) options.workers = policy.crew.workers.value_or(0);
+  if (options.workers == 0 && !options.placement.hardware.empty())
+    options.suggested_workers = crew_workers(policy, load_hardware(options.placement.hardware));
   options.cores = policy.crew.cores;
   options.pin = policy.crew.pin;
   return make_ops(options);
@@ -129,8 +135,11 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
   if (experts() != nullptr) add(experts()->warnings());
   if (!options.slots_file.empty() && (experts() == nullptr || !experts()->has_card()))
     warnings_.push_back("--slots-file has no effect: no expert is on a card. Fix: --slots N, or leave it out");
-  if (policy_.drafting.depth.value_or(0) > 0)
-    warnings_.push_back("drafting: depth has no effect yet: this version generates one token a round");
+}
+
+DraftSettings Engine::drafting() const {
+  return {policy_.drafting.mtp, policy_.drafting.lookup, policy_.drafting.depth, options_.drafting.norm,
+          options_.drafting.attention};
 }
 
 void Engine::close() {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "runtime/chat_template.h"
+#include "runtime/draft.h"
 #include "runtime/model.h"
 #include "runtime/ops.h"
 #include "runtime/pipeline.h"
@@ -19,17 +20,27 @@
 
 namespace tandem {
 
+// What the command line says about drafting; what is empty comes from the policy.
+struct DraftChoices {
+  bool automatic = false;    // the depth is chosen every round
+  std::optional<int> depth;  // of the draft head
+  std::optional<bool> lookup;
+  MtpNorm norm = MtpNorm::kFull;
+  MtpAttention attention = MtpAttention::kSparse;
+};
+
 struct EngineOptions {
   std::filesystem::path model;
   std::filesystem::path mtp;  // a separate draft head; empty: the one in the model file, if any
   bool use_mtp = true;
-  std::string device = "auto";       // auto, cpu, cuda:N
-  int workers = 0;                   // CPU threads, 0 = by the policy, or one per core
-  std::string isa = "auto";          // CPU kernels: auto, scalar, avx2, avxvnni, avx512
-  std::size_t context = 0;           // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
-  std::size_t prefill_chunk = 512;   // rows of one pass while a prompt is read
-  std::optional<KvType> kv;          // empty: by the policy
-  PlacementChoices placement;        // of which context, kv and use_mtp are taken from above
+  std::string device = "auto";      // auto, cpu, cuda:N
+  int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
+  std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
+  std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
+  std::size_t prefill_chunk = 512;  // rows of one pass while a prompt is read
+  std::optional<KvType> kv;         // empty: by the policy
+  PlacementChoices placement;       // of which context, kv and use_mtp are taken from above
+  DraftChoices drafting;
   std::filesystem::path slots_file;  // experts on the card: read at the start if it is there, written at the end
   std::filesystem::path timeline;    // a trace of all threads, written at the end
   bool plan = true;                  // false: for a machine that reads all weights from the file; nothing is planned
@@ -37,6 +48,7 @@ struct EngineOptions {
   // Of the policy, for whoever makes the machine.
   CrewCores cores = CrewCores::kPerformance;
   bool pin = false;
+  int suggested_workers = 0;  // where `workers` is 0: as many as the measured bandwidth is worth; 0: not known
 };
 
 inline constexpr std::size_t kDefaultContext = 32768;
@@ -59,12 +71,13 @@ class Engine {
   const Ops& ops() const { return *ops_; }
   const PlanReport& plan() const { return plan_; }
   // Null on a machine that reads experts from the file.
-  const ExpertStore* experts() const { return pipeline_->experts(); }
+  ExpertStore* experts() const { return pipeline_->experts(); }
   // Writes the slots file and the timeline, if asked for. Throws InputError.
   void close();
   std::size_t context() const { return context_; }
   std::size_t prefill_chunk() const { return chunk_; }
   KvType kv() const { return kv_; }
+  DraftSettings drafting() const;  // by flags and policy
   SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}); }
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
 

@@ -9,10 +9,11 @@ namespace {
 
 std::string phase_text(const ExpertCounts& counts) {
   return fmt::format(
-      "{:.1f} % of routes and {:.1f} % of expert bytes on the card, {:.1f} misses a round, {} swaps ({}), {} tokens in "
-      "{} rounds",
+      "{:.1f} % of routes and {:.1f} % of expert bytes on the card, {:.1f} misses a round, {} swap{} ({}), {} tokens "
+      "in {} round{}",
       100 * counts.hit_rate(), 100 * counts.byte_hit_rate(), counts.misses_per_round(), counts.swaps,
-      format_bytes(static_cast<std::int64_t>(counts.swap_bytes)), counts.rows, counts.rounds);
+      counts.swaps == 1 ? "" : "s", format_bytes(static_cast<std::int64_t>(counts.swap_bytes)), counts.rows,
+      counts.rounds, counts.rounds == 1 ? "" : "s");
 }
 
 // Milliseconds of a wait in each round.
@@ -42,8 +43,8 @@ std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStat
                               size(store.card_bytes()), now.count(Place::kRam), size(store.ram_bytes()),
                               size(store.ram().locked()), now.count(Place::kDisk))}};
   if (!store.has_card()) return lines;
-  if (stats.prefill.rounds > 0) lines.push_back({"hits, prompt", phase_text(stats.prefill)});
-  if (stats.decode.rounds > 0) lines.push_back({"hits, answer", phase_text(stats.decode)});
+  if (stats.prefill.rounds > 0) lines.push_back({"prompt hits", phase_text(stats.prefill)});
+  if (stats.decode.rounds > 0) lines.push_back({"answer hits", phase_text(stats.decode)});
   const ExpertCounts& waited = stats.decode.rounds > 0 ? stats.decode : stats.prefill;
   lines.push_back(
       {"waiting",

@@ -136,6 +136,7 @@ void ExpertStore::place(const Model& model, const LoadOptions& options, CardMemo
     for (const Bank& bank : banks_) sizes.push_back(bank.layout ? static_cast<std::int64_t>(bank.layout->bytes) : 0);
     std::vector<bool> movable = options.movable;
     if (movable.empty()) movable.assign(blobs_.size(), true);
+    seen_.assign(static_cast<std::size_t>(experts_), 0);
     adapter_.emplace(options.adapt, placement, std::move(sizes), std::move(movable));
     moving_.reserve(64);
   }
@@ -205,26 +206,35 @@ ExpertStore::Split ExpertStore::split(int bank, const Routes& routes, const Rout
     return {false, true};
   }
   adapter_->observe(bank, {routes.expert, count}, routes.rows);
+  ++split_;
   for (std::size_t i = 0; i < count; ++i) {
     const std::int32_t e = routes.expert[i];
     const bool hit = adapter_->on_card(bank, e);
     hits.expert[i] = hit ? e : -1;
     misses.expert[i] = hit ? -1 : e;
     (hit ? result.hits : result.misses) = true;
+    if (!hit && std::exchange(seen_[static_cast<std::size_t>(e)], split_) != split_) ++missed_;
   }
   return result;
 }
 
-void ExpertStore::end_round(bool decode, std::size_t rows) {
-  if (!adapter_) return;
+void ExpertStore::begin_round(bool decode, std::size_t rows) {
+  end_round();
+  open_ = adapter_.has_value();
+  decode_ = decode;
+  rows_ = rows;
+}
+
+void ExpertStore::end_round() {
+  if (!std::exchange(open_, false)) return;
   finish_moves();
   const std::vector<Swap>& swaps = adapter_->end_round();
   ExpertCounts round = counts_between(adapter_->counts(), before_);
-  round.rows = rows;
+  round.rows = rows_;
   round.crew_wait_seconds = std::exchange(crew_wait_, 0.0);
   round.copy_wait_seconds = std::exchange(copy_wait_, 0.0);
   before_ = adapter_->counts();
-  (decode ? stats_.decode : stats_.prefill) += round;
+  (decode_ ? stats_.decode : stats_.prefill) += round;
   begin_moves(swaps);
 }
 

@@ -83,11 +83,19 @@ class ExpertStore {
     bool hits = false, misses = false;
   };
   Split split(int bank, const Routes& routes, const Routes& hits, const Routes& misses);
-  // Between two passes of the trunk: moves that have been copied take effect, new ones begin.
-  void end_round(bool decode, std::size_t rows);
+  // A pass of the trunk begins, and with it a round; the draft block's passes up to the next one belong to it too.
+  void begin_round(bool decode, std::size_t rows);
+  // Ends the open round, if there is one: moves that have been copied take effect, new ones begin.
+  void end_round();
   void add_crew_wait(double seconds) { crew_wait_ += seconds; }  // in the round that runs
 
-  const ExpertStats& stats() const { return stats_; }
+  // Different off-card experts that the passes have met so far, each pass and bank for itself; of the open round too.
+  std::uint64_t missed() const { return missed_; }
+  // Ends the open round first, so that all of it is counted: to be asked when an answer has ended.
+  const ExpertStats& stats() {
+    end_round();
+    return stats_;
+  }
   ExpertPlacement placement() const;
   std::size_t ram_bytes() const { return ram_.bytes(); }
   std::size_t card_bytes() const { return card_bytes_; }
@@ -135,7 +143,11 @@ class ExpertStore {
   std::vector<CardMemory::Copy> copies_;
   ExpertStats stats_;
   double crew_wait_ = 0, copy_wait_ = 0;  // of the round that runs
-  Adapter::Counts before_;  // at the start of the round
+  Adapter::Counts before_;                // at the start of the round
+  std::uint64_t missed_ = 0, split_ = 0;
+  std::vector<std::uint64_t> seen_;  // [experts]: the split that met it last
+  bool open_ = false, decode_ = false;
+  std::size_t rows_ = 0;
   std::vector<std::string> warnings_;
 };
 

@@ -2,9 +2,14 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
+#include <optional>
 #include <utility>
 
 #include "placement/check.h"
+#include "runtime/expert_store.h"
+#include "runtime/mtp_drafter.h"
+#include "runtime/timeline.h"
 
 namespace tandem {
 namespace {
@@ -42,8 +47,9 @@ std::size_t partial_match(std::string_view text, std::string_view stop) {
 
 }  // namespace
 
-PipelineDecoder::PipelineDecoder(Pipeline& pipeline, SequenceState& state, std::size_t chunk, LogitsHash* hash)
-    : pipeline_(pipeline), state_(state), chunk_(chunk), hash_(hash) {
+PipelineDecoder::PipelineDecoder(Pipeline& pipeline, SequenceState& state, std::size_t chunk, LogitsHash* hash,
+                                 MtpDrafter* head)
+    : pipeline_(pipeline), state_(state), chunk_(chunk), hash_(hash), head_(head) {
   CHECK(chunk > 0 && chunk <= pipeline.max_rows(), "{} {}", chunk, pipeline.max_rows());
 }
 
@@ -63,10 +69,33 @@ bool PipelineDecoder::append(std::span<const TokenId> tokens, const std::functio
       const auto row = output.logits.span(output.logits.rows - 1);
       logits_.assign(row.begin(), row.end());
     }
+    if (head_ != nullptr) head_->take(state_.position() - rows, output.wide, MtpDrafter::Rows::kPrompt);
     done += rows;
     if (progress) progress(done);
   }
   return true;
+}
+
+// A round of one row has nothing to undo.
+void PipelineDecoder::open(std::span<const TokenId> tokens) {
+  CHECK(!round_.logits, "a round is open");
+  const PassMode mode = tokens.size() == 1 ? PassMode::kCommit : PassMode::kWindow;
+  round_ = pipeline_.forward(state_, tokens, mode, LogitRows::kAll);
+}
+
+void PipelineDecoder::keep(std::size_t n) {
+  CHECK(n >= 1 && n <= round_.logits.rows, "{} of {} rows", n, round_.logits.rows);
+  if (round_.logits.rows > 1) state_.keep(n);
+  if (hash_ != nullptr) {
+    for (std::size_t r = 0; r < n; ++r) hash_->add(round_.logits.span(r));
+  }
+  const ConstRows wide = std::exchange(round_, {}).wide;
+  if (head_ != nullptr) head_->take(state_.position() - n, wide.slice(0, n), MtpDrafter::Rows::kRound);
+}
+
+std::uint64_t PipelineDecoder::misses() const {
+  const ExpertStore* experts = pipeline_.experts();
+  return experts == nullptr ? 0 : experts->missed();
 }
 
 StopMatcher::StopMatcher(std::vector<std::string> stops) : stops_(std::move(stops)) {
@@ -103,52 +132,161 @@ double GenerateResult::decode_rate() const {
 namespace {
 
 // The decode half of generate(): everything after the prompt.
-void decode(Decoder& decoder, Sampler& sampler, const GenerateOptions& options, const GenerateHooks& hooks,
-            GenerateResult& result) {
-  StopMatcher matcher(options.stop_strings);
-  LoopGuard guard;
-  const auto show = [&](std::string_view bytes) {
-    result.shown_bytes += bytes.size();
-    if (hooks.on_text && !bytes.empty()) hooks.on_text(bytes);
-  };
-  for (;;) {
-    if (decoder.tokens().size() >= decoder.context()) {
-      result.reason = EndReason::kContext;
-      break;
+class Rounds {
+ public:
+  Rounds(Decoder& decoder, Sampler& sampler, const GenerateOptions& options, const GenerateHooks& hooks,
+         GenerateResult& result)
+      : decoder_(decoder),
+        sampler_(sampler),
+        options_(options),
+        hooks_(hooks),
+        result_(result),
+        matcher_(options.forced.empty() ? options.stop_strings : std::vector<std::string>{}),
+        prefix_(decoder.tokens().begin(), decoder.tokens().end()) {
+    if (options.drafter != nullptr)
+      options.drafter->start(prefix_, options.answer_start, sampler.settings(), options.stop_ids);
+  }
+
+  void run() {
+    std::span<const float> logits = decoder_.logits();
+    while (prefix_.size() < decoder_.context()) {
+      const TokenId token = pick(logits);
+      truth_.push_back(token);
+      if (is_stop(token)) {
+        result_.reason = EndReason::kStopToken;
+        result_.stop_token = token;
+        return finish();
+      }
+      result_.tokens.push_back(token);
+      result_.last_committed = false;
+      if (const std::optional<EndReason> end = take(token)) {
+        result_.reason = *end;
+        return finish();
+      }
+      prefix_.push_back(token);
+      // The draft was right: its row follows. Otherwise the next round begins with the token.
+      if (used_ < window_.size() && window_[used_] == token) {
+        ++used_;
+      } else {
+        close();
+        open(token);
+      }
+      result_.last_committed = true;
+      logits = decoder_.row(used_ - 1);
     }
-    const TokenId token = sampler.sample(decoder.logits(), decoder.tokens(), options.answer_start);
-    if (std::find(options.stop_ids.begin(), options.stop_ids.end(), token) != options.stop_ids.end()) {
-      result.reason = EndReason::kStopToken;
-      result.stop_token = token;
-      break;
-    }
-    result.tokens.push_back(token);
-    result.last_committed = false;
-    show(matcher.push(hooks.token_bytes(token)));
-    if (hooks.on_token) hooks.on_token(token);
-    if (matcher.matched()) {
-      result.reason = EndReason::kStopString;
-      break;
-    }
-    if (guard.caught_by(token) && hooks.on_warning) {
-      hooks.on_warning(
+    result_.reason = EndReason::kContext;
+    finish();
+  }
+
+ private:
+  TokenId pick(std::span<const float> logits) {
+    const Span span("sample");
+    const Stopwatch watch;
+    const TokenId token = sampler_.sample(logits, prefix_, options_.answer_start);
+    result_.drafts.sample_seconds += watch.seconds();
+    return options_.forced.empty() ? token : options_.forced[result_.tokens.size()];
+  }
+
+  bool is_stop(TokenId token) const {
+    return options_.forced.empty() &&
+           std::find(options_.stop_ids.begin(), options_.stop_ids.end(), token) != options_.stop_ids.end();
+  }
+
+  // How many tokens the answer may still have.
+  std::size_t left() const {
+    const std::size_t most = options_.forced.empty() ? options_.max_tokens : options_.forced.size();
+    return most == 0 ? std::numeric_limits<std::size_t>::max() : most - result_.tokens.size();
+  }
+
+  void show(std::string_view bytes) {
+    result_.shown_bytes += bytes.size();
+    if (hooks_.on_text && !bytes.empty()) hooks_.on_text(bytes);
+  }
+
+  // Shows a token of the answer; why the answer ends with it, if it does.
+  std::optional<EndReason> take(TokenId token) {
+    show(matcher_.push(hooks_.token_bytes(token)));
+    if (hooks_.on_token) hooks_.on_token(token);
+    if (matcher_.matched()) return EndReason::kStopString;
+    if (guard_.caught_by(token) && hooks_.on_warning) {
+      hooks_.on_warning(
           fmt::format("the model has repeated one token more than {} times. Stop it with Ctrl-C; a higher "
                       "temperature or a repetition penalty may help",
                       kRepeatWarning));
     }
-    if (options.max_tokens != 0 && result.tokens.size() >= options.max_tokens) {
-      result.reason = EndReason::kMaxTokens;
-      break;
-    }
-    if (hooks.cancelled && hooks.cancelled()) {
-      result.reason = EndReason::kCancelled;
-      break;
-    }
-    result.last_committed = decoder.append({&token, 1}, {}, {});
-    CHECK(result.last_committed);
+    if (left() == 0) return EndReason::kMaxTokens;
+    if (hooks_.cancelled && hooks_.cancelled()) return EndReason::kCancelled;
+    return std::nullopt;
   }
-  if (!matcher.matched()) show(matcher.flush());
-}
+
+  // A round that begins with `token`, the last of prefix_. A row more than there are tokens or positions left would
+  // never be looked at.
+  void open(TokenId token) {
+    round_watch_ = Stopwatch();
+    window_.assign(1, token);
+    drafts_ = {};
+    if (options_.drafter != nullptr) {
+      const std::size_t room = decoder_.context() - decoder_.tokens().size();
+      drafts_ = options_.drafter->propose(prefix_, std::min(room, left()) - 1);
+      for (const Draft& draft : drafts_) window_.push_back(draft.token);
+    }
+    const double drafted = round_watch_.seconds();
+    result_.drafts.draft_seconds += drafted;
+    misses_ = decoder_.misses();
+    decoder_.open(window_);
+    pass_seconds_ = round_watch_.seconds() - drafted;
+    result_.drafts.pass_seconds += pass_seconds_;
+    used_ = 1;
+    truth_.clear();
+  }
+
+  // Commits the rows that were looked at.
+  void close() {
+    if (window_.empty()) {  // before the first round
+      truth_.clear();
+      return;
+    }
+    decoder_.keep(used_);
+    DraftStats& stats = result_.drafts;
+    ++stats.rounds;
+    stats.tokens += truth_.size();
+    for (std::size_t i = 0; i < drafts_.size(); ++i) {
+      const bool right = i < truth_.size() && truth_[i] == drafts_[i].token;  // truth_ ends with the first wrong one
+      const auto source = static_cast<std::size_t>(drafts_[i].source);
+      ++stats.drafted[i];
+      ++stats.source_drafted[source];
+      stats.accepted[i] += right ? 1 : 0;
+      stats.source_accepted[source] += right ? 1 : 0;
+    }
+    if (options_.drafter != nullptr) {
+      const auto misses = static_cast<double>(decoder_.misses() - misses_);
+      options_.drafter->settle({truth_, window_.size(), pass_seconds_, round_watch_.seconds(), misses});
+    }
+    window_.clear();
+  }
+
+  void finish() {
+    close();
+    if (!matcher_.matched()) show(matcher_.flush());
+  }
+
+  Decoder& decoder_;
+  Sampler& sampler_;
+  const GenerateOptions& options_;
+  const GenerateHooks& hooks_;
+  GenerateResult& result_;
+  StopMatcher matcher_;
+  LoopGuard guard_;
+  std::vector<TokenId> prefix_;  // committed tokens, and those of the open round that are right
+  // The open round: its rows, how many of them are right, what was sampled from them.
+  std::vector<TokenId> window_;
+  std::size_t used_ = 0;
+  std::span<const Draft> drafts_;
+  std::vector<TokenId> truth_;
+  std::uint64_t misses_ = 0;
+  double pass_seconds_ = 0;
+  Stopwatch round_watch_;
+};
 
 }  // namespace
 
@@ -169,7 +307,7 @@ GenerateResult generate(Decoder& decoder, Sampler& sampler, std::span<const Toke
     return result;
   }
   const Stopwatch decode_watch;
-  decode(decoder, sampler, options, hooks, result);
+  Rounds(decoder, sampler, options, hooks, result).run();
   result.decode_seconds = decode_watch.seconds();
   return result;
 }

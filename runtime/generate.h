@@ -1,4 +1,5 @@
-// The generation loop: read the prompt, then one token per pass until something ends the answer.
+// The generation loop: read the prompt, then rounds until something ends the answer. A round is a pass over the last
+// token and the drafts that may follow it; the sampler decides row by row, in order, as if there were no drafts.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/draft.h"
 #include "runtime/logits_hash.h"
 #include "runtime/pipeline.h"
 #include "runtime/sampler.h"
@@ -17,7 +19,7 @@
 
 namespace tandem {
 
-// What generation needs of a running model: a sequence that grows, and the logits of its last position.
+// What generation needs of a running model: a sequence that grows, and the logits that follow it.
 class Decoder {
  public:
   virtual ~Decoder() = default;
@@ -25,29 +27,49 @@ class Decoder {
   virtual std::size_t context() const = 0;              // positions there are in all
 
   // Commits `tokens` in order. Returns false when `cancelled` (may be empty) asked to stop on the way: a prefix of them
-  // is then committed. `progress` (may be empty) hears how many of them are done. REQUIRES room for them.
+  // is then committed. `progress` (may be empty) hears how many of them are done. REQUIRES room for them, no open
+  // round.
   virtual bool append(std::span<const TokenId> tokens, const std::function<bool()>& cancelled,
                       const std::function<void(std::size_t done)>& progress) = 0;
-  // Logits of the last position of the last append that was not cancelled; valid until the next one.
+  // Logits of the last position of the last append that was not cancelled; valid until the next pass.
   virtual std::span<const float> logits() const = 0;
+
+  // One pass over 1 to kMaxWindow tokens, of which keep(n) then commits the first n. REQUIRES room for them, no open
+  // round.
+  virtual void open(std::span<const TokenId> tokens) = 0;
+  // Logits after tokens[i] of the open round; valid until the next pass.
+  virtual std::span<const float> row(std::size_t i) const = 0;
+  virtual void keep(std::size_t n) = 0;  // REQUIRES 1 <= n <= the tokens of the round
+  // Different experts off the card that decode rounds met so far.
+  virtual std::uint64_t misses() const { return 0; }
 };
 
-// A pipeline and a state as a Decoder. With `hash`, the logits row of every position goes into it.
+class MtpDrafter;
+
+// A pipeline and a state as a Decoder. With `hash`, the logits row of every committed position goes into it; with
+// `head`, that drafter's cache is kept up with the sequence.
 class PipelineDecoder : public Decoder {
  public:
-  PipelineDecoder(Pipeline& pipeline, SequenceState& state, std::size_t chunk, LogitsHash* hash = nullptr);
+  PipelineDecoder(Pipeline& pipeline, SequenceState& state, std::size_t chunk, LogitsHash* hash = nullptr,
+                  MtpDrafter* head = nullptr);
   std::span<const TokenId> tokens() const override { return state_.tokens(); }
   std::size_t context() const override { return state_.context(); }
   bool append(std::span<const TokenId> tokens, const std::function<bool()>& cancelled,
               const std::function<void(std::size_t done)>& progress) override;
   std::span<const float> logits() const override { return logits_; }
+  void open(std::span<const TokenId> tokens) override;
+  std::span<const float> row(std::size_t i) const override { return round_.logits.span(i); }
+  void keep(std::size_t n) override;
+  std::uint64_t misses() const override;
 
  private:
   Pipeline& pipeline_;
   SequenceState& state_;
   std::size_t chunk_;
   LogitsHash* hash_;
+  MtpDrafter* head_;
   std::vector<float> logits_;
+  PassOutput round_;  // of the open round
 };
 
 // Finds the first stop string in a stream that arrives in pieces. Bytes that may be the beginning of one are held back.
@@ -80,6 +102,10 @@ struct GenerateOptions {
   // Tokens from here on count as the answer for presence penalties. Only differs from the end of the prompt when an
   // answer is continued.
   std::size_t answer_start = 0;
+  Drafter* drafter = nullptr;  // null: one token a round
+  // Not empty: the answer is these tokens, whatever the sampler says; it is asked all the same, for its time. Stop
+  // tokens and strings end nothing. For comparing configurations on one text.
+  std::span<const TokenId> forced = {};
 };
 
 struct GenerateHooks {
@@ -102,10 +128,11 @@ struct GenerateResult {
   std::size_t prompt_tokens = 0;
   double prompt_seconds = 0.0;
   double decode_seconds = 0.0;  // from the end of the prompt
+  DraftStats drafts;            // of the rounds: their number, and what became of drafts
   double prompt_rate() const {
     return prompt_seconds > 0.0 ? static_cast<double>(prompt_tokens) / prompt_seconds : 0.0;
   }
-  double decode_rate() const;  // tokens per second of decode passes
+  double decode_rate() const;  // tokens per second of the rounds
 };
 
 // How often one token may follow itself before the user is warned that the model is caught in a loop.

@@ -22,6 +22,7 @@
 #include "gpu/gpu_ops.h"
 #include "placement/check.h"
 #include "placement/suggest.h"
+#include "runtime/cmd_bench.h"
 #include "runtime/cmd_census.h"
 #include "runtime/cmd_chat.h"
 #include "runtime/cmd_doctor.h"
@@ -66,8 +67,11 @@ TileIsa cpu_isa(const EngineOptions& options) {
 }
 
 std::unique_ptr<Ops> make_cpu_machine(const EngineOptions& options) {
-  return make_cpu_ops(
-      {.workers = options.workers, .isa = cpu_isa(options), .pin = options.pin, .cores = options.cores});
+  return make_cpu_ops({.workers = options.workers,
+                       .suggested = options.suggested_workers,
+                       .isa = cpu_isa(options),
+                       .pin = options.pin,
+                       .cores = options.cores});
 }
 
 std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
@@ -146,6 +150,7 @@ int run_command_line(int argc, char** argv) {
   const OpsFactory reference_factory = [](const EngineOptions& options) { return make_float_ops(options.workers); };
   add_eval_command(app, factory, reference_factory, action);
   add_profile_command(app, factory, action);
+  add_bench_command(app, factory, action);
   add_census_command(app, action);
   add_replay_command(app, action);
   const std::function<MachineProbes()> probes = make_probes;

@@ -86,14 +86,13 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
     const auto before = state.history_before(static_cast<std::size_t>(shape.ngram_size - 1));
     impl.ngrams->gather(before, tokens, ws.ngram.rows(w));
   }
+  if (pass.experts != nullptr) pass.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
   for (std::size_t i = 0; i < impl.layers.size(); ++i) {
     pass.layer = static_cast<int>(i);
     run_layer(pass, impl.layers[i], shape.is_gdn[i] ? &state.gdn[i] : nullptr,
               shape.is_gdn[i] ? nullptr : &state.attention[i], true);
   }
   pass.layer = -1;
-  if (impl.route_observer != nullptr) impl.route_observer->end_pass();
-  if (pass.experts != nullptr) pass.experts->end_round(mode == PassMode::kWindow || w == 1, w);
   if (mode == PassMode::kWindow)
     state.append_window(tokens);
   else

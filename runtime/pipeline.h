@@ -22,13 +22,12 @@ enum class LogitRows { kNone, kLast, kAll };
 // Called with every named intermediate result of a pass, when set: stage name, layer (-1 outside), first position.
 using StageTap = std::function<void(std::string_view stage, int layer, std::size_t position, ConstRows rows)>;
 
-// Hears which experts the rows of a pass go to: every bank of the trunk in order, then the end of the pass. The draft
-// block's bank (ModelShape::layers) comes without an end: its passes belong to the round of the trunk pass after them.
+// Hears which experts a pass chose, bank by bank. A round is a pass of the trunk (banks 0, 1, ... in order) and what
+// follows it in the draft block (bank ModelShape::layers) up to the next.
 class RouteObserver {
  public:
   virtual ~RouteObserver() = default;
   virtual void on_routes(PassMode mode, int bank, const Routes& routes) = 0;  // routes are valid during the call
-  virtual void end_pass() = 0;
 };
 
 struct PassOutput {

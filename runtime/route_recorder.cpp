@@ -1,8 +1,5 @@
 #include "runtime/route_recorder.h"
 
-#include <iterator>
-#include <utility>
-
 #include "placement/check.h"
 
 namespace tandem {
@@ -15,25 +12,15 @@ void RouteRecorder::begin(const std::string& domain, std::optional<Phase> phase)
 
 void RouteRecorder::on_routes(PassMode mode, int bank, const Routes& routes) {
   CHECK(!domain_.empty());
-  if (bank == 0) {
+  if (bank == 0 || rounds_.empty()) {  // a draft block that runs before any trunk pass has a round of its own
     const bool prompt = mode == PassMode::kCommit && routes.rows > 1;
-    open_.phase = phase_.value_or(prompt ? Phase::kPrefill : Phase::kDecode);
-    open_.domain = domain_;
+    rounds_.push_back({phase_.value_or(prompt ? Phase::kPrefill : Phase::kDecode), domain_, {}});
   }
-  open_.blocks.push_back(
+  rounds_.back().blocks.push_back(
       {bank, static_cast<std::uint32_t>(routes.rows), {routes.expert, routes.expert + routes.rows * routes.used}});
 }
 
-void RouteRecorder::end_pass() {
-  rounds_.push_back(std::exchange(open_, {}));
-}
-
 void RouteRecorder::take_into(Census& census, TraceWriter* trace) {
-  if (!rounds_.empty()) {
-    auto& last = rounds_.back().blocks;
-    last.insert(last.end(), std::make_move_iterator(open_.blocks.begin()), std::make_move_iterator(open_.blocks.end()));
-    open_ = {};
-  }
   for (const TraceRound& round : rounds_) {
     for (const TraceBlock& block : round.blocks) census.add(round.domain, round.phase, block.bank, block.ids);
     if (trace != nullptr) trace->add(round);
@@ -43,7 +30,6 @@ void RouteRecorder::take_into(Census& census, TraceWriter* trace) {
 
 void RouteRecorder::drop() {
   rounds_.clear();
-  open_ = {};
 }
 
 }  // namespace tandem

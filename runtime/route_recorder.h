@@ -19,10 +19,9 @@ class RouteRecorder : public RouteObserver {
   void begin(const std::string& domain, std::optional<Phase> phase = {});
 
   void on_routes(PassMode mode, int bank, const Routes& routes) override;
-  void end_pass() override;
 
-  // Counts what was recorded and, with `trace`, appends it there; then it is forgotten. Passes of the draft block after
-  // the last trunk pass join its round. REQUIRES a census of the model's shape.
+  // Counts what was recorded and, with `trace`, appends it there; then it is forgotten. REQUIRES a census of the
+  // model's shape.
   void take_into(Census& census, TraceWriter* trace);
   void drop();
 
@@ -30,7 +29,6 @@ class RouteRecorder : public RouteObserver {
   std::string domain_;
   std::optional<Phase> phase_;
   std::vector<TraceRound> rounds_;
-  TraceRound open_;
 };
 
 }  // namespace tandem

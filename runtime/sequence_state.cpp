@@ -149,6 +149,8 @@ class SequenceState::Checkpoint {
   std::vector<GdnLayerState> gdn;
   std::vector<RowHistory> raw_keys;  // by trunk layer
   RowHistory ple_conv, mtp_raw_keys;
+  std::vector<float> mtp_hidden;
+  std::size_t mtp_hidden_first = 0;
 };
 
 std::shared_ptr<const SequenceState::Checkpoint> SequenceState::checkpoint() const {
@@ -160,6 +162,8 @@ std::shared_ptr<const SequenceState::Checkpoint> SequenceState::checkpoint() con
   for (const AttentionLayerState& layer : attention) point->raw_keys.push_back(layer.raw_keys);
   point->ple_conv = ple_conv;
   point->mtp_raw_keys = mtp.attention.raw_keys;
+  point->mtp_hidden = mtp.hidden;
+  point->mtp_hidden_first = mtp.hidden_first;
   return point;
 }
 
@@ -172,6 +176,8 @@ void SequenceState::rewind(const Checkpoint& point) {
   ple_conv = point.ple_conv;
   mtp.attention.raw_keys = point.mtp_raw_keys;
   mtp.rows = point.mtp_rows;
+  mtp.hidden = point.mtp_hidden;
+  mtp.hidden_first = point.mtp_hidden_first;
 }
 
 std::size_t SequenceState::checkpoint_position(const Checkpoint& point) {
@@ -180,7 +186,7 @@ std::size_t SequenceState::checkpoint_position(const Checkpoint& point) {
 
 std::size_t SequenceState::checkpoint_bytes() const {
   const auto history = [](const RowHistory& h) { return (h.depth() + kMaxWindow) * h.width() * sizeof(float); };
-  std::size_t bytes = history(ple_conv) + history(mtp.attention.raw_keys);
+  std::size_t bytes = history(ple_conv) + history(mtp.attention.raw_keys) + mtp.hidden.size() * sizeof(float);
   for (const GdnLayerState& layer : gdn)
     bytes += (layer.s.size() + layer.log_k.size() + layer.log_u.size() + layer.log_decay.size()) * sizeof(float) +
              history(layer.conv);

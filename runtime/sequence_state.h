@@ -114,8 +114,13 @@ class SequenceState {
   // ---- used by the pipeline ------------------------------------------------------------------------------------
   struct MtpState {
     AttentionLayerState attention;
-    std::size_t rows = 0;      // committed rows
-    std::size_t pending = 0;   // rows of the open draft window
+    std::size_t rows = 0;     // committed rows
+    std::size_t pending = 0;  // rows of the open draft window
+    // Wide residuals of the positions from hidden_first on that the head has not been fed (runtime/mtp_drafter.h). Part
+    // of checkpoints, not of state files.
+    std::vector<float> hidden;
+    std::size_t hidden_first = 0;
+    std::size_t waiting(std::size_t width) const { return hidden.size() / width; }
     void keep(std::size_t n);  // as above, for drafts
   };
   std::vector<GdnLayerState> gdn;              // by trunk layer; empty entries for attention layers

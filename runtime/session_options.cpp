@@ -117,6 +117,29 @@ void add_placement_flags(CLI::App& app, PlacementChoices& choices) {
   app.get_option("--adapt")->group(group);
 }
 
+void add_draft_flags(CLI::App& app, DraftChoices& choices) {
+  const std::string group = "Drafting (see docs/drafting.md; never changes the text)";
+  std::vector<std::string> depths{"auto"};
+  for (std::size_t d = 0; d <= kMaxHeadDrafts; ++d) depths.push_back(std::to_string(d));
+  add_words(app, "--drafts", depths,
+            "tokens that the draft head guesses each round, 0 to 8, or auto: by what one more would bring and cost "
+            "(default auto)",
+            "N", [&choices](std::size_t word) {
+              choices.automatic = word == 0;
+              choices.depth = word == 0 ? std::nullopt : std::optional<int>(static_cast<int>(word) - 1);
+            });
+  add_words(app, "--lookup", {"on", "off"}, "on or off: guess that repeated text goes on as before (default on)", "HOW",
+            [&choices](std::size_t word) { choices.lookup = word == 0; });
+  add_words(app, "--mtp-norm", {"full", "streams"},
+            "full or streams: what the draft head's input is normalised over (default full)", "HOW",
+            [&choices](std::size_t word) { choices.norm = word == 0 ? MtpNorm::kFull : MtpNorm::kPerStream; });
+  add_words(
+      app, "--mtp-attention", {"sparse", "dense"},
+      "sparse or dense: what the draft head attends to in a long text (default sparse)", "HOW",
+      [&choices](std::size_t word) { choices.attention = word == 0 ? MtpAttention::kSparse : MtpAttention::kDense; });
+  for (const char* name : {"--drafts", "--lookup", "--mtp-norm", "--mtp-attention"}) app.get_option(name)->group(group);
+}
+
 void add_sampling_flags(CLI::App& app, SamplingChoices& choices) {
   const std::string group = "Sampling (defaults: the model's recommendation)";
   add_optional(app, "--temperature", choices.temperature, "0 for greedy, else 0.01 to 100", "T")->group(group);

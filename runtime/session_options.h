@@ -47,6 +47,8 @@ void add_words(CLI::App& app, const std::string& name, const std::vector<std::st
 void add_engine_flags(CLI::App& app, EngineOptions& options);
 // --policy, --hardware, --vram, --ram, --slots, --adapt: where things live (all engine commands, and `tandem plan`).
 void add_placement_flags(CLI::App& app, PlacementChoices& choices);
+// --drafts, --lookup, --mtp-norm, --mtp-attention: for commands that generate.
+void add_draft_flags(CLI::App& app, DraftChoices& choices);
 // --temperature, --top-k, --top-p, --min-p, --presence-penalty, --repetition-penalty, --penalty-window, --seed,
 // --greedy.
 void add_sampling_flags(CLI::App& app, SamplingChoices& choices);

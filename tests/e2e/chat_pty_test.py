@@ -142,7 +142,8 @@ class Conversation(ChatTest):
         t = self.chat("--greedy", "--no-think")
         self.assertRegex(t.screen, r"\[flash-next-nano-q4\.gguf, context 4096, thinking off; /help")
         first = t.say(CAPITAL)
-        self.assertRegex(first, r"^The capital of France is Paris\.\n\[9 tokens, [0-9.]+ tok/s \| prompt 20 tokens, ")
+        self.assertRegex(first, r"^The capital of France is Paris\.\n\[9 tokens, [0-9.]+ tok/s"
+                                r"(, [0-9.]+ tokens a round, [0-9]+ % of drafts accepted)? \| prompt 20 tokens, ")
         # The prompt of 20 tokens, 9 of the answer, <|im_end|> and a line feed.
         self.assertRegex(first, r"context 31/4096\]\n$")
         second = t.say("And of Slovenia?")
@@ -185,6 +186,7 @@ class Conversation(ChatTest):
         t = self.chat("--greedy", "--no-think", "--context", "512")
         t.say(CAPITAL)
         text = t.say("/stats")
+        self.assertRegex(text, r"a round +[0-9.]+ ms drafting, [0-9.]+ ms pass, [0-9.]+ ms sampling, [0-9]+ rounds")
         self.assertIn("31 of 512 tokens (6 %), 1 turn", text)
         self.assertIn("answers     1: 9 tokens", text)
         self.assertEqual(t.end(), 0)

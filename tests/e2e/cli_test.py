@@ -96,6 +96,35 @@ class Run(CliTest):
         self.assertNotEqual(greedy, self.run_model("--raw", "-p", "Once upon a time", "--max-tokens", "48", "--greedy",
                                                    "--repetition-penalty", "3"))
 
+    def test_drafts_change_nothing(self):
+        def out(*flags):
+            return self.run_model("--raw", "-p", "Once upon a time", "--max-tokens", "40", "--seed", "3", "--logits-hash",
+                                  *flags)
+        plain = out("--drafts", "0", "--lookup", "off")
+        for flags in ((), ("--drafts", "auto"), ("--drafts", "4", "--lookup", "off"), ("--drafts", "0"),
+                      ("--drafts", "8", "--mtp-norm", "streams", "--mtp-attention", "dense"), ("--no-mtp",),
+                      ("--drafts", "3", "--device", "cpu", "--slots", "100")):
+            with self.subTest(flags):
+                self.assertEqual(out(*flags), plain)
+
+    def test_bench_decode(self):
+        with open(self.path("text"), "w", encoding="utf-8") as stream:
+            stream.write("The cat sat on the mat, and the dog sat on the mat. " * 20)
+        text = ("bench", "decode", MODEL, "--text", self.path("text"))
+        code, out, err = self.tandem(*text, "--drafts", "off,0,auto,2", "--prompt-tokens", "40", "--tokens", "30",
+                                     "--segments", "2", "--repeats", "1", "--greedy", "--context", "256")
+        self.assertEqual((code, err), (0, ""))
+        rows = re.findall(r"^  (off|0|auto|2) +([0-9.]+) +\([0-9.]+-[0-9.]+\) +([0-9.]+)", out, re.M)
+        self.assertEqual([row[0] for row in rows], ["off", "0", "auto", "2"] * 2)  # forced, then free
+        self.assertEqual(rows[0][2], "1.00")
+        self.assertGreater(float(rows[3][2]), 2)  # the text repeats itself
+        self.assertIn("forced text", out)
+        self.assertIn('--drafts: expected auto, off or 0 to 8, several separated by commas, found "9"',
+                      self.refused(*text, "--tokens", "30", "--drafts", "9"))
+        self.assertIn("expected at least 100128 tokens, found", self.refused(*text, "--tokens", "100000"))
+        self.assertIn("--text /nowhere: expected a readable file, found none",
+                      self.refused("bench", "decode", MODEL, "--text", "/nowhere"))
+
     def test_logits_hash(self):
         def lines(*flags, prompt=RAW):
             out = self.run_model("--raw", "-p", prompt, "--temperature", "0", "--logits-hash", *flags)

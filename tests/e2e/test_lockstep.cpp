@@ -242,13 +242,18 @@ TEST(Lockstep, ReplayPredictsTheRun) {
       RouteRecorder recorder;
       pipeline.set_route_observer(&recorder);
       recorder.begin("test");
+      MtpHead draft(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
       for (const Prompt& tokens : prompts()) {
         SequenceState state(nano().shape, {kContext, KvType::kF16});
         pipeline.prefill(state, std::span(tokens).first(60), 24, LogitRows::kLast, {});
         for (int round = 0; round < 20; ++round) {
           const std::span<const TokenId> window =
               std::span(tokens).subspan(state.position(), 1 + static_cast<std::size_t>(round) % 4);
-          pipeline.forward(state, window, PassMode::kWindow, LogitRows::kAll);
+          const PassOutput out = pipeline.forward(state, window, PassMode::kWindow, LogitRows::kAll);
+          if (round % 3 == 0) {  // the draft block's experts have slots too
+            std::vector<float> wide(out.wide.row(0), out.wide.row(0) + out.wide.cols);
+            draft.forward(state, {wide.data(), 1, wide.size()}, window.first(1), PassMode::kCommit, LogitRows::kNone);
+          }
           state.keep(1 + static_cast<std::size_t>(round) % window.size());
         }
       }

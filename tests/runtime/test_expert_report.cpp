@@ -54,9 +54,9 @@ TEST(ExpertReport, Lines) {
                                         format_bytes(static_cast<std::int64_t>(run.store->ram_bytes())));
   EXPECT_EQ(text(made_up()),
             where +
-                "hits, prompt: 25.0 % of routes and 25.0 % of expert bytes on the card, 15.0 misses a round, 6 swaps "
+                "prompt hits: 25.0 % of routes and 25.0 % of expert bytes on the card, 15.0 misses a round, 6 swaps "
                 "(3.00 MiB), 40 tokens in 2 rounds\n"
-                "hits, answer: 91.9 % of routes and 87.5 % of expert bytes on the card, 2.1 misses a round, 4 swaps "
+                "answer hits: 91.9 % of routes and 87.5 % of expert bytes on the card, 2.1 misses a round, 4 swaps "
                 "(1.00 MiB), 12 tokens in 10 rounds\n"
                 "waiting: 0.31 ms a round for the crew, 0.04 ms for moves (answer)\n");
   ExpertStats prompt = made_up();

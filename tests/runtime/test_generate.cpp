@@ -4,50 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <map>
 #include <random>
 
 #include "placement/check.h"
+#include "tests/runtime/scripted_decoder.h"
 
 namespace tandem {
 namespace {
 
-// A model that writes a fixed list of tokens after any prompt. Token id i has the bytes texts[i].
-class ScriptedDecoder : public Decoder {
- public:
-  ScriptedDecoder(std::vector<TokenId> script, std::size_t context, std::size_t vocabulary)
-      : script_(std::move(script)), context_(context), logits_(vocabulary, 0.0F) {}
-
-  std::span<const TokenId> tokens() const override { return tokens_; }
-  std::size_t context() const override { return context_; }
-  std::span<const float> logits() const override { return logits_; }
-
-  bool append(std::span<const TokenId> tokens, const std::function<bool()>& cancelled,
-              const std::function<void(std::size_t)>& progress) override {
-    EXPECT_LE(tokens_.size() + tokens.size(), context_);
-    for (std::size_t i = 0; i < tokens.size(); ++i) {
-      if (cancelled && cancelled()) return false;
-      tokens_.push_back(tokens[i]);
-      if (progress) progress(i + 1);
-    }
-    std::fill(logits_.begin(), logits_.end(), 0.0F);
-    if (prompt_ == 0) prompt_ = tokens_.size();
-    const std::size_t next = tokens_.size() - prompt_;
-    logits_.at(static_cast<std::size_t>(script_.at(std::min(next, script_.size() - 1)))) = 1.0F;
-    ++appends;
-    return true;
-  }
-
-  int appends = 0;
-
- private:
-  std::vector<TokenId> script_, tokens_;
-  std::size_t context_, prompt_ = 0;
-  std::vector<float> logits_;
-};
-
-const std::vector<std::string> kTexts{"<end>", "Hel", "lo", " wor", "ld", "\xE2\x82", "\xAC", "!", "ST", "OP", "STO"};
-constexpr TokenId kEnd = 0;
+using testing::kEnd;
+using testing::kTexts;
+using testing::ScriptedDecoder;
 
 struct Outcome {
   GenerateResult result;

@@ -1,0 +1,210 @@
+#include "runtime/speculator.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "placement/check.h"
+
+namespace tandem {
+namespace {
+
+// The head is tried again, while it does not pay, after kFirstPatience rounds, then after twice as many, up to
+// kLastPatience: kProbes rounds with one draft. It pays again when it was worth a draft kProbes times in a row without
+// being on trial.
+constexpr std::size_t kFirstPatience = 64, kLastPatience = 1024, kProbes = 2;
+// While drafting pays, a round without drafts keeps the time of such a round known.
+constexpr std::size_t kLastPlainPatience = 256;
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+Speculator::Speculator(const DraftSettings& settings, DraftHead* head, std::function<double()> now)
+    : settings_(settings), head_(head), now_(now ? std::move(now) : steady_seconds) {
+  CHECK(!settings.depth || (*settings.depth >= 0 && *settings.depth <= static_cast<int>(kMaxHeadDrafts)), "{}",
+        settings.depth.value_or(0));
+  if (!settings.head) head_ = nullptr;
+}
+
+void Speculator::start(std::span<const TokenId> prefix, std::size_t answer_start, const SamplerSettings& sampling,
+                       std::span<const TokenId> stop_ids) {
+  stop_ids_.assign(stop_ids.begin(), stop_ids.end());
+  if (settings_.lookup) lookup_.assign(prefix);
+  if (head_ != nullptr) head_->start(answer_start, sampling);
+}
+
+bool Speculator::is_stop(TokenId token) const {
+  return std::find(stop_ids_.begin(), stop_ids_.end(), token) != stop_ids_.end();
+}
+
+std::span<const Draft> Speculator::propose(std::vector<TokenId>& prefix, std::size_t most) {
+  drafts_.clear();
+  found_.clear();
+  most = std::min(most, kMaxDrafts);
+  if (settings_.lookup) {
+    lookup_.extend(prefix);
+    find_lookup();
+  }
+  if (most > 0) {
+    if (settings_.depth)
+      propose_fixed(prefix, most);
+    else
+      propose_auto(prefix, most);
+  }
+  return drafts_;
+}
+
+// Nothing can follow a stop token, so a draft that is one is the last.
+void Speculator::find_lookup() {
+  const PromptLookup::Match match = lookup_.find();
+  if (match.length == 0) return;
+  while (found_.size() < kMaxDrafts) {
+    const TokenId token = lookup_.continuation(match, found_.size());
+    found_.push_back({token, DraftSource::kLookup, 0.0F, match.length + found_.size()});
+    if (is_stop(token)) return;
+  }
+}
+
+void Speculator::take_lookup(std::size_t count) {
+  drafts_.assign(found_.begin(), found_.begin() + static_cast<std::ptrdiff_t>(std::min(count, found_.size())));
+}
+
+void Speculator::run_head(std::vector<TokenId>& prefix, const std::function<bool()>& wanted) {
+  idle_ = 0;
+  if (!drafts_.empty() && is_stop(drafts_.back().token)) return;
+  const std::size_t size = prefix.size();
+  double time = now_();
+  const auto lap = [&](RunningMean& mean) {
+    const double then = std::exchange(time, now_());
+    mean.add(time - then);
+  };
+  if (!head_->begin(prefix)) return;
+  lap(begin_);
+  for (std::size_t i = 0; i < drafts_.size(); ++i) {
+    head_->advance(drafts_[i].token, i + 1 == drafts_.size());
+    lap(step_);
+    prefix.push_back(drafts_[i].token);
+  }
+  for (std::size_t made = 0; made < kMaxHeadDrafts; ++made) {
+    if (made > 0) {
+      if (!wanted()) break;
+      head_->advance(drafts_.back().token, true);
+      lap(step_);
+    }
+    const Draft draft = head_->draft(prefix);
+    acceptance_.made(draft, made);
+    drafts_.push_back(draft);
+    prefix.push_back(draft.token);
+    if (is_stop(draft.token)) break;
+  }
+  head_->end();
+  prefix.resize(size);
+}
+
+void Speculator::propose_fixed(std::vector<TokenId>& prefix, std::size_t most) {
+  double reach = 1;
+  std::size_t count = 0;
+  while (count < std::min(most, found_.size())) {
+    const double chance = acceptance_.chance(found_[count], 0);
+    reach *= chance;
+    if (reach < (count == 0 ? kTrust : kLeastReach)) break;
+    ++count;
+  }
+  take_lookup(count);
+  const std::size_t wanted = std::min(most, static_cast<std::size_t>(*settings_.depth));
+  if (head_on() && drafts_.size() < wanted) run_head(prefix, [&] { return drafts_.size() < wanted; });
+}
+
+// Rounds that are not what the figures say is best, so that the figures stay true.
+bool Speculator::probe(std::vector<TokenId>& prefix) {
+  if (!clock_.known()) return true;  // the first round shows what a round without drafts takes
+  if (clock_.age(1) >= plain_patience_) {
+    plain_patience_ = std::min(2 * plain_patience_, kLastPlainPatience);
+    return true;
+  }
+  if (head_ == nullptr) return false;
+  if (probes_ == 0 && idle_ >= patience_) {
+    probes_ = kProbes;
+    patience_ = std::min(2 * patience_, kLastPatience);
+  }
+  if (probes_ == 0) return false;
+  --probes_;
+  run_head(prefix, [] { return false; });
+  return true;
+}
+
+void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
+  ++idle_;
+  if (probe(prefix)) return;
+  const double rate = rate_.rate();
+  // What the lookup offers is there for nothing; what the head will say is only known in the mean.
+  chances_.clear();
+  for (std::size_t i = 0; i < std::min(most, found_.size()); ++i) chances_.push_back(acceptance_.chance(found_[i], 0));
+  const DepthChoice lookup = choose_depth(chances_, clock_, rate, chances_.size(), 0, 0);
+  chances_.resize(lookup.depth);
+  if (head_ == nullptr) return take_lookup(lookup.depth);
+
+  const auto expect_head = [&](std::size_t before) {
+    for (std::size_t i = 0; i < kMaxHeadDrafts && chances_.size() < most; ++i)
+      chances_.push_back(acceptance_.head_chance(i + before));
+  };
+  std::vector<double> alone(std::exchange(chances_, {}));
+  expect_head(0);
+  const DepthChoice head = choose_depth(chances_, clock_, rate, 0, step_.mean(), begin_.mean());
+  std::size_t from = 0;  // drafts of the lookup before those of the head
+  // Whether the head should make one more draft: by the mean it is worth its time, or the sure ones among them are.
+  const auto worth = [&](double before) {
+    const std::size_t there = drafts_.size();
+    if (there >= most) return false;
+    if (choose_depth(chances_, clock_, rate, there, step_.mean(), before).depth > there) return true;
+    double reach = 1;
+    for (std::size_t i = 0; i < there; ++i) reach *= chances_[i];
+    const double row = rate * (clock_.seconds(2 + there) - clock_.seconds(1 + there));
+    return acceptance_.head_worth(there - from, reach, row) > rate * (step_.mean() + before);
+  };
+  if (lookup.depth > 0 && lookup.gain >= head.gain) {
+    take_lookup(lookup.depth);
+    from = lookup.depth;
+    chances_ = alone;
+    expect_head(0);
+    // The head has to walk over the lookup's drafts first.
+    const double walk = begin_.mean() + static_cast<double>(from) * step_.mean();
+    if (!worth(walk)) return;
+  } else if (!worth(begin_.mean())) {
+    paid_ = 0;
+    return;
+  }
+  if (++paid_ >= kProbes) patience_ = kFirstPatience;
+  run_head(prefix, [&] {
+    const std::size_t last = drafts_.size() - 1;
+    chances_[last] = acceptance_.chance(drafts_.back(), last - from);
+    return worth(0);
+  });
+  // A draft that the head itself doubts may not be worth its row.
+  for (std::size_t i = from; i < drafts_.size(); ++i) chances_[i] = acceptance_.chance(drafts_[i], i - from);
+  chances_.resize(std::min(chances_.size(), drafts_.size()));
+  drafts_.resize(choose_depth(chances_, clock_, rate, chances_.size(), 0, 0).depth);
+}
+
+void Speculator::settle(const DraftRound& round) {
+  if (round.truth.empty()) return;
+  // Drafts up to the first wrong one have been judged. The lookup is judged even when it was not used.
+  const auto judge = [&](const std::vector<Draft>& drafts, bool head) {
+    std::size_t chain = 0;
+    for (std::size_t i = 0; i < std::min(drafts.size(), round.truth.size()); ++i) {
+      const bool right = drafts[i].token == round.truth[i];
+      if ((drafts[i].source == DraftSource::kHead) == head) acceptance_.observe(drafts[i], chain, right);
+      if (drafts[i].source == DraftSource::kHead) ++chain;
+      if (!right) return;
+    }
+  };
+  judge(drafts_, true);
+  judge(found_, false);
+  clock_.observe(round.rows, round.pass_seconds, round.misses);
+  rate_.add(static_cast<double>(round.truth.size()), round.round_seconds);
+}
+
+}  // namespace tandem

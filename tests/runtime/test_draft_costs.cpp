@@ -1,0 +1,196 @@
+// What the scheduler believes about drafts and passes, from made-up observations.
+#include "runtime/draft_costs.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace tandem {
+namespace {
+
+Draft head_draft(float confidence) {
+  return {1, DraftSource::kHead, confidence};
+}
+Draft lookup_draft(std::size_t match) {
+  return {1, DraftSource::kLookup, 0, match};
+}
+
+TEST(AcceptanceTable, BeginsWithAGuessThatConfidenceRaises) {
+  const AcceptanceTable table;
+  EXPECT_NEAR(table.chance(head_draft(0.999F), 0), 0.95, 1e-6);
+  EXPECT_NEAR(table.chance(head_draft(1.0F), 0), 0.95, 1e-6);
+  EXPECT_NEAR(table.chance(head_draft(0.0F), 7), 0.05, 1e-6);
+  EXPECT_LT(table.chance(lookup_draft(3), 0), table.chance(lookup_draft(40), 0));
+  EXPECT_NEAR(table.head_chance(0), 0.7, 1e-9);
+  EXPECT_NEAR(table.head_chance(1), 0.595, 1e-9);
+}
+
+TEST(AcceptanceTable, LearnsEachBucketByItself) {
+  AcceptanceTable table;
+  std::mt19937 random(1);
+  std::uniform_real_distribution<double> draw(0, 1);
+  // True chances that no guess made beforehand knows: small for sure drafts, large for later ones.
+  const auto truth = [](float confidence, std::size_t chain) {
+    return 0.3 * (1 - static_cast<double>(confidence)) + 0.15 * static_cast<double>(std::min<std::size_t>(chain, 3));
+  };
+  for (int i = 0; i < 20000; ++i) {
+    const auto confidence = static_cast<float>(0.05 + 0.1 * static_cast<double>(random() % 10));
+    const std::size_t chain = random() % 4;
+    table.made(head_draft(confidence), chain);
+    table.observe(head_draft(confidence), chain, draw(random) < truth(confidence, chain));
+    const std::size_t match = random() % 2 == 0 ? 3 : 20;
+    table.observe(lookup_draft(match), 0, draw(random) < (match == 3 ? 0.9 : 0.2));
+  }
+  // A bucket remembers about fifty observations.
+  double error = 0;
+  for (int c = 0; c < 10; ++c)
+    for (std::size_t chain = 0; chain < 4; ++chain) {
+      const auto confidence = static_cast<float>(0.05 + 0.1 * c);
+      EXPECT_NEAR(table.chance(head_draft(confidence), chain), truth(confidence, chain), 0.25);
+      error += table.chance(head_draft(confidence), chain) - truth(confidence, chain);
+    }
+  EXPECT_NEAR(error / 40, 0.0, 0.05);
+  EXPECT_NEAR(table.chance(lookup_draft(3), 0), 0.9, 0.15);
+  EXPECT_NEAR(table.chance(lookup_draft(20), 0), 0.2, 0.15);
+  EXPECT_NEAR(table.chance(lookup_draft(60), 0), 0.95, 1e-6);  // nothing was seen of those
+  EXPECT_LT(table.head_chance(0), table.head_chance(3));
+  // Places that were never reached follow from the last one that was.
+  EXPECT_NEAR(table.head_chance(5), table.head_chance(3) * 0.85 * 0.85, 1e-9);
+}
+
+TEST(AcceptanceTable, TheWorthOfSeeingADraftIsThatOfTheSureOnes) {
+  AcceptanceTable table;
+  EXPECT_NEAR(table.head_worth(0, 1.0, 0.2), 0.5, 1e-9);  // by the first guess, 0.7
+  for (int i = 0; i < 400; ++i) {
+    const Draft draft = head_draft(i % 4 == 0 ? 0.95F : 0.05F);
+    table.made(draft, 0);
+    table.observe(draft, 0, i % 4 == 0);
+  }
+  // A quarter of the drafts are right nearly always, the others never.
+  EXPECT_NEAR(table.head_chance(0), 0.25, 0.05);
+  EXPECT_NEAR(table.head_worth(0, 1.0, 0.4), 0.25 * 0.6, 0.03);
+  EXPECT_NEAR(table.head_worth(0, 0.5, 0.4), 0.25 * 0.1, 0.02);
+  EXPECT_NEAR(table.head_worth(0, 0.3, 0.4), 0.0, 1e-9);
+}
+
+TEST(AcceptanceTable, ForgetsWhatWasLongAgo) {
+  AcceptanceTable table;
+  for (int i = 0; i < 1000; ++i) table.observe(head_draft(0.5F), 0, true);
+  EXPECT_GT(table.chance(head_draft(0.5F), 0), 0.95);
+  for (int i = 0; i < 150; ++i) table.observe(head_draft(0.5F), 0, false);
+  EXPECT_LT(table.chance(head_draft(0.5F), 0), 0.15);
+}
+
+TEST(RunningMean, IsAMeanAtFirstAndThenFollows) {
+  RunningMean mean;
+  for (const double value : {1.0, 2.0, 3.0}) mean.add(value);
+  EXPECT_DOUBLE_EQ(mean.mean(), 2.0);
+  mean.add(1000.0);  // counts as 3 * 2
+  EXPECT_DOUBLE_EQ(mean.mean(), 3.0);
+  for (int i = 0; i < 100; ++i) mean.add(5.0);
+  EXPECT_NEAR(mean.mean(), 5.0, 0.01);
+  EXPECT_EQ(mean.count(), 104U);
+}
+
+TEST(PassClock, PutsUnknownWidthsOnALine) {
+  PassClock clock;
+  EXPECT_FALSE(clock.known());
+  clock.observe(1, 0.010, 0);
+  EXPECT_TRUE(clock.known());
+  EXPECT_NEAR(clock.seconds(1), 0.010, 1e-12);
+  EXPECT_NEAR(clock.seconds(5), 0.010 * (1 + 4 * PassClock::kRowGuess), 1e-12);
+  for (int i = 0; i < 50; ++i) {
+    clock.observe(1, 0.010, 0);
+    clock.observe(4, 0.022, 0);
+  }
+  EXPECT_NEAR(clock.seconds(1), 0.010, 2e-4);
+  EXPECT_NEAR(clock.seconds(4), 0.022, 2e-4);
+  EXPECT_NEAR(clock.seconds(2), 0.014, 3e-4);
+  EXPECT_NEAR(clock.seconds(9), 0.042, 2e-3);
+  EXPECT_EQ(clock.count(1), 51U);
+  EXPECT_EQ(clock.age(4), 0U);
+  EXPECT_EQ(clock.age(1), 1U);
+  EXPECT_EQ(clock.age(2), 101U);
+}
+
+TEST(PassClock, NeverSaysThatMoreRowsTakeLess) {
+  PassClock clock;
+  for (int i = 0; i < 20; ++i) {
+    clock.observe(1, 0.020, 0);
+    clock.observe(4, 0.010, 0);
+  }
+  EXPECT_GE(clock.seconds(9), clock.seconds(8));
+  EXPECT_GT(clock.seconds(9), 0.005);
+}
+
+// Rounds cost 5 ms and 0.2 ms a miss; a new text brings twice the misses. What a round will take then is known before
+// most widths were run again.
+TEST(PassClock, MissesOfLateMakeAllWidthsDearer) {
+  PassClock clock;
+  std::mt19937 random(3);
+  std::uniform_real_distribution<double> draw(0.7, 1.3);
+  const auto round = [&](std::size_t rows, double level) {
+    const double misses = level * draw(random) * 10 * std::pow(static_cast<double>(rows), 0.8);
+    clock.observe(rows, 0.005 + 0.0002 * misses, misses);
+  };
+  for (int i = 0; i < 300; ++i) round(1 + random() % 4, 1.0);
+  const double usual = clock.seconds(4), usual_misses = clock.misses(4);
+  EXPECT_NEAR(usual, 0.005 + 0.0002 * 10 * std::pow(4, 0.8), 0.001);
+  EXPECT_NEAR(usual_misses, 10 * std::pow(4, 0.8), 5);
+  EXPECT_NEAR(clock.misses(8), 10 * std::pow(8, 0.8), 18);
+  for (int i = 0; i < 8; ++i) round(1, 2.0);
+  EXPECT_GT(clock.misses(4), 1.2 * usual_misses);
+  EXPECT_GT(clock.seconds(4), usual + 0.001);
+  EXPECT_GT(clock.seconds(4) - clock.seconds(2), 1.1 * 0.0002 * 10 * (std::pow(4, 0.8) - std::pow(2, 0.8)));
+}
+
+TEST(ChooseDepth, AgreesWithTryingAll) {
+  std::mt19937 random(9);
+  std::uniform_real_distribution<double> draw(0, 1);
+  std::size_t counts[16] = {};
+  for (int round = 0; round < 2000; ++round) {
+    PassClock clock;
+    const double base = 0.005 + 0.01 * draw(random), row = 0.006 * draw(random);
+    for (int i = 0; i < 6; ++i)
+      for (std::size_t w = 1; w <= 16; ++w) clock.observe(w, base + row * static_cast<double>(w), 0);
+    std::vector<double> chances(random() % 16);
+    for (double& chance : chances) chance = std::sqrt(draw(random));
+    const double rate = (0.5 + 1.5 * draw(random)) / (base + row);
+    const double step = 0.002 * draw(random), begin = 0.004 * draw(random);
+    const std::size_t made = random() % (chances.size() + 1);
+    std::size_t best = 0;
+    double gain = 0;
+    for (std::size_t d = 1; d <= chances.size(); ++d) {
+      double tokens = 0, cost = clock.seconds(1 + d) - clock.seconds(1);
+      for (std::size_t n = 1; n <= d; ++n) {
+        double reach = 1;
+        for (std::size_t i = 0; i < n; ++i) reach *= chances[i];
+        tokens += reach;
+      }
+      if (d > made) cost += begin + step * static_cast<double>(d - made);
+      if (tokens - rate * cost > gain) {
+        gain = tokens - rate * cost;
+        best = d;
+      }
+    }
+    const DepthChoice choice = choose_depth(chances, clock, rate, made, step, begin);
+    ASSERT_EQ(choice.depth, best);
+    ASSERT_NEAR(choice.gain, gain, 1e-9);
+    ++counts[best];
+  }
+  EXPECT_GT(counts[0], 100U);
+  EXPECT_GT(counts[1] + counts[2] + counts[3], 300U);
+}
+
+TEST(TokenRate, IsTokensOverSecondsOfLate) {
+  TokenRate rate;
+  EXPECT_FALSE(rate.known());
+  rate.add(2, 0.1);
+  EXPECT_DOUBLE_EQ(rate.rate(), 20.0);
+  for (int i = 0; i < 500; ++i) rate.add(1, 0.1);
+  EXPECT_NEAR(rate.rate(), 10.0, 0.01);
+}
+
+}  // namespace
+}  // namespace tandem
