@@ -45,7 +45,7 @@ struct Crew::State {
   alignas(64) std::atomic<std::uint32_t> wake{0};
   std::atomic<int> sleepers{0};
   std::atomic<bool> stop{false};
-  std::atomic<bool> complete{false};  // set before the workers are started
+  std::atomic<bool> complete{false};  // all workers have been asked for
   std::atomic<int> arrived{0}, gone{0}, bound{0};
   std::atomic<bool> looping{false};  // somebody owns the loop board
   std::vector<int> processors;
@@ -139,7 +139,9 @@ struct Crew::Start {
   std::shared_ptr<State> state;
   int index;
 
-  [[gnu::noinline]] void arrive() const { CHECK(state->complete.load(std::memory_order_acquire)); }
+  [[gnu::noinline]] void arrive() const {
+    while (!state->complete.load(std::memory_order_acquire)) sched_yield();
+  }
   void operator()() const {
     arrive();
     state->worker(index);
@@ -155,8 +157,8 @@ Crew::Crew(const CrewOptions& options) : workers_(options.workers), state_(std::
   if (threads == 0) return;
   allow_many_threads();
   state_->arena.initialize(threads, 0);
-  state_->complete.store(true, std::memory_order_release);
   for (int i = 0; i < threads; ++i) state_->arena.enqueue(Start{state_, i + 1});
+  state_->complete.store(true, std::memory_order_release);
   // A worker that comes late loses nothing: whoever waits does the work. But nobody should be missing for good.
   const auto patience = std::chrono::steady_clock::now() + std::chrono::seconds(2);
   while (state_->arrived.load() < threads && std::chrono::steady_clock::now() < patience) std::this_thread::yield();

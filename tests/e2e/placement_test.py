@@ -176,9 +176,10 @@ class Timeline(PlacementTest):
         self.assertIn("crew 1", names.values())
         for name in ("head", "matmul", "experts on the card", "shared expert", "wait for the crew", "copies"):
             self.assertIn(name, spans)
-        self.assertEqual({span["args"]["layer"] for span in spans["shared expert"]}, set(range(BANKS - 1)))
-        passes = len(spans["head"])
-        self.assertEqual(len(spans["shared expert"]), passes * (BANKS - 1))
+        passes = sum("args" not in span for span in spans["head"])  # of the trunk; the draft block's have its layer
+        layers = [span["args"]["layer"] for span in spans["shared expert"]]
+        self.assertEqual([layers.count(layer) for layer in range(BANKS - 1)], [passes] * (BANKS - 1))
+        self.assertGreater(passes, 4)
 
     def test_the_other_commands(self):
         text = self.path("text", TEXT)

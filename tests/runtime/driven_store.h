@@ -150,6 +150,7 @@ class Driven {
 
   // Some rows through every bank; returns the routes of a bank.
   void round(std::size_t rows, bool decode = true) {
+    store->begin_round(decode, rows);
     for (int b = 0; b < kBanks; ++b) {
       std::vector<std::int32_t> ids, hit(rows * 2, 7), miss(rows * 2, 7);
       for (std::size_t r = 0; r < rows; ++r) {
@@ -171,8 +172,12 @@ class Driven {
       }
       EXPECT_EQ(split.hits, hits);
       EXPECT_EQ(split.misses, misses);
+      std::set<std::int32_t> missed;
+      for (const std::int32_t e : ids)
+        if (!on_card_.contains({b, e})) missed.insert(e);
+      expected_missed += missed.size();
+      EXPECT_EQ(store->missed(), expected_missed);  // those of the open round too
     }
-    store->begin_round(decode, rows);
     store->end_round();
     check_all();
     on_card_ = card_now();
@@ -212,7 +217,7 @@ class Driven {
 
   FakeCard card;
   std::optional<ExpertStore> store;
-  std::uint64_t expected_hits = 0;
+  std::uint64_t expected_hits = 0, expected_missed = 0;
 
  private:
   std::mt19937 random_;

@@ -108,11 +108,11 @@ TEST(ExpertStore, WithoutACardEverythingIsAMiss) {
   std::vector<std::int32_t> ids{3, 1}, hits{9, 9}, misses{9, 9};
   std::vector<float> weight(2);
   const auto routes = [&](std::vector<std::int32_t>& list) { return Routes{list.data(), weight.data(), 1, 2}; };
+  store.begin_round(true, 1);
   const ExpertStore::Split split = store.split(0, routes(ids), routes(hits), routes(misses));
   EXPECT_FALSE(split.hits);
   EXPECT_TRUE(split.misses);
   EXPECT_EQ(misses, ids);
-  store.begin_round(true, 1);
   store.end_round();
   EXPECT_EQ(store.stats().decode.rounds, 0U);
   store.verify();
@@ -136,6 +136,7 @@ TEST(ExpertStore, BanksWithoutAPackedForm) {
   EXPECT_EQ(store.slots(), 2U);
   EXPECT_EQ(store.layout(2), nullptr);
   for (int round = 0; round < 30; ++round) {
+    store.begin_round(true, 1);
     for (int b = 0; b < kBanks; ++b) {
       std::vector<std::int32_t> ids{round % kExperts, (round + 3) % kExperts}, hits(2), misses(2);
       std::vector<float> weight(2);
@@ -145,7 +146,6 @@ TEST(ExpertStore, BanksWithoutAPackedForm) {
         EXPECT_EQ(misses, ids);
       }
     }
-    store.begin_round(true, 1);
     store.end_round();
   }
   EXPECT_GT(store.stats().decode.swaps, 10U);
