@@ -10,6 +10,7 @@
 
 #include "cpu/cpu_ops.h"
 #include "runtime/profile_file.h"
+#include "tests/placement/temporary_file.h"
 
 namespace tandem::testing {
 namespace {
@@ -81,7 +82,8 @@ TEST(Profile, RecordsEveryRoundOfBothPhases) {
   prose.resize(70);
   ProfileOptions options{100, 40, 5};
   Census census = nano.empty();
-  const std::string path = ::testing::TempDir() + "/tandem-profile.trace";
+  const testing::TemporaryFolder folder;
+  const std::string path = (folder.path() / "profile.trace").string();
   TraceWriter trace(path, {"nano", 1, census.banks, census.experts, census.used});
   std::vector<std::size_t> windows;
   std::size_t last_done = 0, last_total = 0;
@@ -193,7 +195,8 @@ TEST(Profile, PhasesFollowFromThePasses) {
 }
 
 TEST(Profile, StateFile) {
-  const std::string path = ::testing::TempDir() + "/tandem-profile.partial";
+  const testing::TemporaryFolder folder;
+  const std::string path = (folder.path() / "profile.partial").string();
   ProfileState state{"run", 7, 9, {"m", 5, 1, 4, 2, {}}};
   state.census.add("x", Phase::kDecode, 0, std::vector<std::int32_t>{0, 3});
   save_profile_state(path, state);

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "placement/check.h"
+#include "tests/placement/temporary_file.h"
 
 namespace tandem {
 namespace {
@@ -83,7 +84,8 @@ TEST(Census, TextToCensusAndBack) {
 TEST(Census, FilesKeepLargeCounts) {
   Census census{"m", ~std::uint64_t{0}, 1, 2, 1, {}};
   census.domains["x"].prefill = {std::uint64_t{1} << 40, {(std::uint64_t{1} << 40) - 7, 7}};
-  const std::string path = testing::TempDir() + "/large.census.csv";
+  const testing::TemporaryFolder folder;
+  const std::string path = (folder.path() / "large.census.csv").string();
   save_census(census, path);
   EXPECT_EQ(format_census(load_census(path)), format_census(census));
   std::ofstream(path, std::ios::app) << "more\n";

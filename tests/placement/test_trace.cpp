@@ -9,6 +9,7 @@
 #include <random>
 
 #include "placement/check.h"
+#include "tests/placement/temporary_file.h"
 
 namespace tandem {
 namespace {
@@ -32,8 +33,10 @@ std::vector<TraceRound> random_rounds(const TraceHeader& header, int n, unsigned
   return rounds;
 }
 
+// In a folder of this process: ctest runs several tests of one program at once.
 std::string path(const std::string& name) {
-  return testing::TempDir() + "/tandem-trace-" + name;
+  static const testing::TemporaryFolder folder;
+  return (folder.path() / name).string();
 }
 
 void write(const std::string& file, const TraceHeader& header, const std::vector<TraceRound>& rounds) {
@@ -149,7 +152,7 @@ TEST(Trace, SaysWhatIsWrong) {
                         "again, or restore the file",
                         whole.size()));
   EXPECT_THROW(TraceReader(path("none")), InputError);
-  EXPECT_THROW(TraceReader(testing::TempDir()), InputError);
+  EXPECT_THROW(TraceReader(::testing::TempDir()), InputError);
 }
 
 // Whole chunks missing, with an end whose checksum is right.
