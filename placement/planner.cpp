@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "placement/check.h"
 #include "placement/cost_model.h"
@@ -49,11 +50,12 @@ std::int64_t crew_bytes(const ModelShape& s) {
 }
 
 // Experts on their way: what one round may exchange.
+// Spare places on one side: swaps_per_round for each size of expert, whatever the mode (runtime/expert_store.cpp).
 std::int64_t swap_bytes(const PlanInput& input) {
   const Policy::Adapt& adapt = input.policy.adapt;
   if (adapt.mode == AdaptMode::kOff) return 0;
-  const int experts = adapt.mode == AdaptMode::kSwaps ? adapt.swaps_per_round : input.model.shape.experts_used;
-  return experts * *std::max_element(input.model.expert_bytes.begin(), input.model.expert_bytes.end());
+  const std::set<std::int64_t> sizes(input.model.expert_bytes.begin(), input.model.expert_bytes.end());
+  return adapt.swaps_per_round * std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
 }
 
 class Planner {
@@ -147,7 +149,8 @@ class Planner {
       if (input_.card) add(Memory::kVram, "hand-off buffers", handoff_bytes(model.shape));
       if (input_.card) add(Memory::kVram, "swap buffers", swap_bytes(input_));
       add(Memory::kRam, "hand-off buffers", handoff_bytes(model.shape), input_.card ? "pinned" : "");
-      add(Memory::kRam, "swap buffers", swap_bytes(input_), input_.card ? "pinned" : "");
+      // A played card's own spares are in RAM too.
+      add(Memory::kRam, "swap buffers", swap_bytes(input_) * (input_.plays_card ? 2 : 1), input_.card ? "pinned" : "");
     }
     add(Memory::kRam, "crew buffers", crew_bytes(model.shape));
     add(Memory::kRam, "token embedding", model.weights.embedding);
@@ -387,7 +390,7 @@ class Planner {
     }
     add(Memory::kRam, "expert arena", arena_bytes_,
         fmt::format("{} experts{}", grouped_count(plan_.placement.count(Place::kRam)),
-                    input_.policy.crew.lock_memory ? ", locked" : ""));
+                    input_.policy.crew.lock_memory && plan_.slots > 0 ? ", locked" : ""));
     const std::int64_t table = input_.model.weights.ngram_table;
     if (!table_in_ram_) {
       add(Memory::kDisk, "n-gram table", table, "read row by row");

@@ -8,6 +8,7 @@
 #include "cpu/cpu_ops.h"
 #include "placement/replay.h"
 #include "runtime/expert_store.h"
+#include "runtime/plan_report.h"
 #include "runtime/route_recorder.h"
 #include "tests/e2e/nano_prompts.h"
 #include "tests/synthetic_model.h"
@@ -223,6 +224,30 @@ TEST(Lockstep, CountsWhatWasMet) {
     pipeline.forward(state, std::span(tokens).subspan(i, 1), PassMode::kCommit, LogitRows::kLast);
   check(store.stats().decode);
   EXPECT_EQ(store.stats().decode.rows, 5U);
+}
+
+// What the plan sets aside for the card is what the store takes: slots, and spares for experts of every size.
+TEST(Lockstep, TheStoreTakesWhatWasPlanned) {
+  for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kSwaps}) {
+    PlacementChoices choices;
+    choices.cpu = true;
+    choices.slots = 50;
+    choices.adapt = mode;
+    const Policy policy = resolve_policy(choices);
+    const PlanReport report = plan_report(nano(), policy, choices, 64);
+    std::int64_t slots = 0, spares = 0;
+    for (const PlanItem& item : report.plan.items) {
+      if (item.memory == Memory::kVram && item.what == "expert slots") slots += item.bytes;
+      if (item.memory == Memory::kRam && item.what == "swap buffers") spares += item.bytes;
+    }
+    CpuOps ops(1);
+    LoadOptions load;
+    load.placement = report.plan.placement;
+    load.adapt = adapt_settings(policy);
+    Pipeline pipeline(nano(), ops, 64, load);
+    EXPECT_EQ(static_cast<std::int64_t>(pipeline.experts()->card_bytes()), slots + spares / 2);
+    EXPECT_EQ(spares > 0, mode != AdaptMode::kOff);
+  }
 }
 
 // A replay of the recorded routes predicts a live run to the route: prompts in chunks, then windows of several rows.
