@@ -125,8 +125,10 @@ StateLayout plan_state(const Policy& policy, const ModelShape& shape) {
   StateLayout layout;
   layout.context = policy.context.value_or(std::min<std::int64_t>(kDefaultContext, shape.max_positions));
   if (layout.context < 1 || layout.context > shape.max_positions) {
-    fail_input("context: expected 1 to {} (the trained context), found {}. Fix: a value in this range",
-               shape.max_positions, layout.context);
+    fail_input(
+        "context: expected 1 to {0} (the trained context), found {1}. Fix: --context {0}, or another context in the "
+        "policy",
+        shape.max_positions, layout.context);
   }
   layout.kv_bits = policy.kv == KvFormat::kF32 ? 32 : 16;
   layout.window = static_cast<int>(kMaxWindow);
