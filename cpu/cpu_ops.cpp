@@ -30,11 +30,6 @@ bool is_block(const WeightView& w) {
   return dtype_info(w.type).kind == DTypeKind::kBlock;
 }
 
-void set_jobs(const Activation& a, Rows y, std::vector<TileJob>& jobs) {
-  jobs.resize(y.rows);
-  for (std::size_t r = 0; r < jobs.size(); ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), y.row(r)};
-}
-
 CrewOptions crew_options(const CpuOptions& options, std::vector<int> processors) {
   CHECK(options.workers >= 0 && options.suggested >= 0, "{} and {} workers", options.workers, options.suggested);
   const int cores = static_cast<int>(processors.size());
@@ -129,33 +124,44 @@ std::int64_t CpuOps::quantize(ConstRows x, QuantRows q) {
 }
 
 void CpuOps::matmul(const WeightView& w, const Activation& a, Rows y) {
-  const Span span("matmul");
-  CHECK(y.cols == w.rows && y.rows == a.x.rows && w.cols == a.x.cols && (!is_block(w) || a.q.cols == w.cols),
-        "{}: [{}, {}] times [{}, {}] into [{}, {}]", w.name, w.rows, w.cols, a.x.rows, a.x.cols, y.rows, y.cols);
-  if (is_block(w))
-    if (const PackedMatrix* packed = weights_.matrix(w)) return matmul_tiles(*packed, a, y);
-  // A strip of weight rows per task; wide batches spread over more strips than narrow ones.
-  const std::size_t strip =
-      std::clamp<std::size_t>(kUnitWork / (w.cols * std::clamp<std::size_t>(y.rows, 1, 8)), 1, 64);
-  const std::size_t strips = (w.rows + strip - 1) / strip;
-  if (is_block(w)) set_jobs(a, y, jobs_);
-  parallel(strips, strip * w.cols * y.rows, [&](std::size_t i) {
-    const std::size_t first = i * strip, last = std::min(w.rows, first + strip);
-    if (is_block(w))
-      matmul_block_rows(w, first, last, jobs_.data(), jobs_.size());
-    else
-      matmul_float_rows(w, first, last, a.x, y);
-  });
+  const Product product{w, y};
+  matmuls({&product, 1}, a);
 }
 
-void CpuOps::matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y) {
-  const TileFunction kernel = tile_function(isa_, w.type);
-  set_jobs(a, y, jobs_);
-  parallel_tiles(w.tiles(), w.cols * std::max<std::size_t>(1, y.rows / 2), [&](std::size_t t) {
+// One loop over the tiles of all matrices, the strips of rows of those that have no tiles among them.
+void CpuOps::matmuls(std::span<const Product> products, const Activation& a) {
+  const Span span("matmul");
+  parts_.clear();
+  const std::size_t rows = a.x.rows, cols = a.x.cols;
+  std::size_t units = 0, work = 0;
+  for (const Product& product : products) {
+    const WeightView& w = product.w;
+    CHECK(product.y.cols == w.rows && product.y.rows == rows && w.cols == cols && (!is_block(w) || a.q.cols == w.cols),
+          "{}: [{}, {}] times [{}, {}] into [{}, {}]", w.name, w.rows, w.cols, rows, cols, product.y.rows,
+          product.y.cols);
+    const PackedMatrix* packed = is_block(w) ? weights_.matrix(w) : nullptr;
+    // A strip of weight rows per unit; wide batches spread over more strips than narrow ones.
+    const std::size_t strip =
+        packed != nullptr ? kTileRows
+                          : std::clamp<std::size_t>(kUnitWork / (cols * std::clamp<std::size_t>(rows, 1, 8)), 1, 64);
+    units += (w.rows + strip - 1) / strip;
+    work += packed != nullptr ? w.rows * cols * std::max<std::size_t>(1, rows / 2) / kTileSpeed : w.rows * cols * rows;
+    parts_.push_back({&w, packed, product.y, strip, units});
+  }
+  parallel(units, std::max<std::size_t>(1, work / std::max<std::size_t>(1, units)), [&](std::size_t unit) {
+    std::size_t i = 0;
+    while (unit >= parts_[i].end) ++i;
+    const MatmulPart& part = parts_[i];
+    const std::size_t index = unit - (i == 0 ? 0 : parts_[i - 1].end);
+    const std::size_t first = index * part.strip, last = std::min(part.w->rows, first + part.strip);
+    if (!is_block(*part.w)) return matmul_float_rows(*part.w, first, last, a.x, part.y);
     thread_local std::vector<TileJob> jobs;
-    jobs = jobs_;
-    for (TileJob& job : jobs) job.y += t * kTileRows;
-    kernel(w.tile(t), w.cols, jobs.data(), jobs.size(), w.tile_rows(t), w.scale);
+    jobs.resize(rows);
+    for (std::size_t r = 0; r < rows; ++r) jobs[r] = {a.q.q_row(r), a.q.d_row(r), a.q.s_row(r), part.y.row(r)};
+    if (part.packed == nullptr) return matmul_block_rows(*part.w, first, last, jobs.data(), rows);
+    for (TileJob& job : jobs) job.y += first;
+    tile_function(isa_, part.w->type)(part.packed->tile(index), cols, jobs.data(), rows, last - first,
+                                      part.packed->scale);
   });
 }
 
@@ -259,10 +265,11 @@ void CpuOps::causal_conv(ConstRows history, ConstRows x, ConstRows weights, std:
 void CpuOps::gdn_scan(const GdnScan& scan) {
   const Span span("gdn_scan");
   if (scan.dim % 8 != 0 || scan.dim > 1024) return ReferenceOps::gdn_scan(scan);
-  parallel(scan.value_heads, 4 * scan.dim * scan.dim * scan.q.rows, [&](std::size_t h) {
+  const GdnScanHead head = isa_ == TileIsa::kAvx512Vnni ? gdn_scan_head_avx512 : gdn_scan_head_avx2;
+  parallel(scan.value_heads, 4 * scan.dim * scan.dim * (scan.q.rows + scan.replay_k.rows), [&](std::size_t h) {
     thread_local std::vector<float> work;
     work.resize(scan.dim * scan.dim);
-    gdn_scan_head(scan, h, work.data());
+    head(scan, h, work.data());
   });
 }
 

@@ -42,6 +42,7 @@ class CpuOps : public ReferenceOps {
   LoadedModel load(const Model& model, const LoadOptions& options) override;
   std::int64_t quantize(ConstRows x, QuantRows q) override;
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
+  void matmuls(std::span<const Product> products, const Activation& a) override;
   void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
   void l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) override;
   void norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
@@ -73,8 +74,6 @@ class CpuOps : public ReferenceOps {
   // body(row, first, last) over pieces of every row, cut at multiples of `step` columns; cost: work of one column.
   void parallel_columns(std::size_t rows, std::size_t cols, std::size_t step, std::size_t cost,
                         FunctionRef<void(std::size_t, std::size_t, std::size_t)> body);
-  // y = W x for the tiles of a loaded matrix.
-  void matmul_tiles(const PackedMatrix& w, const Activation& a, Rows y);
   void list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y, ExpertRun& run);
   void run_here(ExpertRun& run);
 
@@ -92,7 +91,13 @@ class CpuOps : public ReferenceOps {
   std::function<void(std::size_t)> run_unit_;
   Crew::Body crew_body_;
   std::vector<std::int32_t> first_pair_, next_pair_;  // scratch of list_experts
-  std::vector<TileJob> jobs_;                         // scratch of matmul
+  struct MatmulPart {
+    const WeightView* w;
+    const PackedMatrix* packed;  // null: by strips of the file's rows
+    Rows y;
+    std::size_t strip, end;  // rows of a unit; units up to the end of this matrix
+  };
+  std::vector<MatmulPart> parts_;  // scratch of matmuls
 };
 
 std::unique_ptr<Ops> make_cpu_ops(const CpuOptions& options);

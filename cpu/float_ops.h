@@ -24,6 +24,7 @@ class FloatOps : public CpuOps {
   LoadedModel load(const Model& model, const LoadOptions& options) override;  // packs nothing
   // The quantised half of an Activation is not read and may be empty.
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
+  void matmuls(std::span<const Product> products, const Activation& a) override { Ops::matmuls(products, a); }
   void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
   void ffn(const ExpertWeights& weights, const Activation& a, Rows y) override;
 };

@@ -94,8 +94,10 @@ void hc_read(const Pass& pass, std::string_view stage, const HcParams& params) {
   const HcWeights& weights = *params.w;
   ops.rms_norm(ws.x.rows(w), sz(streams), params.gamma.data(), pass.shape.norm_eps, ws.normed.rows(w));
   const Activation n = pass.activation(stage, ws.normed.rows(w), {&weights.down, &weights.inject});
-  ops.matmul(weights.down, n, ws.low.rows(w));
-  if (weights.inject) ops.matmul(weights.inject, n, ws.inject.rows(w));
+  if (weights.inject)
+    ops.matmuls({{weights.down, ws.low.rows(w)}, {weights.inject, ws.inject.rows(w)}}, n);
+  else
+    ops.matmul(weights.down, n, ws.low.rows(w));
   ops.hc_low(ws.low.rows(w), streams);
   ops.matmul(weights.up, pass.activation(stage, ws.low.rows(w), {&weights.up}), ws.wide_a.rows(w));
   ops.hc_mix(ws.normed.rows(w), ws.wide_a.rows(w), streams, ws.mixed.rows(w));
@@ -111,10 +113,11 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
 
   const Activation m =
       pass.activation("gdn input", ws.mixed.rows(w), {&weights.qkv, &weights.gate, &weights.alpha, &weights.beta});
-  ops.matmul(weights.qkv, m, ws.qkv.rows(w));
-  ops.matmul(weights.gate, m, ws.z.rows(w));
-  ops.matmul(weights.alpha, m, ws.alpha.rows(w));
-  ops.matmul(weights.beta, m, ws.beta.rows(w));
+  ops.matmuls({{weights.qkv, ws.qkv.rows(w)},
+               {weights.gate, ws.z.rows(w)},
+               {weights.alpha, ws.alpha.rows(w)},
+               {weights.beta, ws.beta.rows(w)}},
+              m);
   ops.gdn_gates(ws.alpha.rows(w), ws.beta.rows(w), params.dt_bias.data(), params.a.data());
 
   const std::size_t channels = sz(shape.gdn_conv_width());
@@ -187,10 +190,11 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
 
   const Activation m = pass.activation("attention input", ws.mixed.rows(w),
                                        {&weights.q, &weights.k, &weights.v, &weights.indexer_q, &weights.indexer_k});
-  ops.matmul(weights.q, m, ws.q_gate.rows(w));
-  ops.matmul(weights.k, m, ws.k.rows(w));
-  ops.matmul(weights.v, m, ws.v.rows(w));
-  ops.matmul(weights.indexer_k, m, ws.index_k.rows(w));
+  ops.matmuls({{weights.q, ws.q_gate.rows(w)},
+               {weights.k, ws.k.rows(w)},
+               {weights.v, ws.v.rows(w)},
+               {weights.indexer_k, ws.index_k.rows(w)}},
+              m);
   ops.norm_rope(ws.q_gate.rows(w), heads, dim, 2 * dim, params.q_norm.data(), eps, pass.rope, ws.q_rot.rows(w));
   ops.norm_rope(ws.k.rows(w), kv_heads, dim, dim, params.k_norm.data(), eps, pass.rope, ws.k_rot.rows(w));
   const KvView kv = pass.state.kv_view(state);
@@ -230,8 +234,7 @@ void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
   const float eps = shape.norm_eps;
 
   const Activation e = pass.activation("n-gram embedding", ws.ngram.rows(w), {&weights.key, &weights.value});
-  ops.matmul(weights.key, e, ws.wide_b.rows(w));
-  ops.matmul(weights.value, e, ws.mixed.rows(w));
+  ops.matmuls({{weights.key, ws.wide_b.rows(w)}, {weights.value, ws.mixed.rows(w)}}, e);
   ops.rms_norm(ws.wide_b.rows(w), streams, params.ple_key.data(), eps, ws.wide_b.rows(w));
   ops.rms_norm(ws.x.rows(w), streams, params.ple_query.data(), eps, ws.wide_a.rows(w));
   ops.ple_gate(ws.wide_b.rows(w), ws.wide_a.rows(w), ws.mixed.rows(w), shape.streams, ws.normed.rows(w));

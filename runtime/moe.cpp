@@ -16,7 +16,7 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   const Activation f = pass.activation("expert input", ws.mixed.rows(w),
                                        {&weights.router, &weights.routed.gate, &weights.routed.up, &weights.shared.gate,
                                         &weights.shared.up, &weights.shared_gate});
-  ops.matmul(weights.router, f, ws.router.rows(w));
+  ops.matmuls({{weights.router, ws.router.rows(w)}, {weights.shared_gate, ws.shared_logit.rows(w)}}, f);
   pass.show("router_logits", ws.router.rows(w));
   const Routes routes = ws.routes(w, used);
   const std::int64_t bad = ops.route(ws.router.rows(w), routes);
@@ -38,7 +38,6 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   {
     const Span span("shared expert", pass.layer);
     ops.ffn(weights.shared, f, ws.shared.rows(w));
-    ops.matmul(weights.shared_gate, f, ws.shared_logit.rows(w));
   }
   if (split.misses) {
     const Span span("wait for the crew", pass.layer);

@@ -8,8 +8,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -133,6 +135,17 @@ class Ops {
   // (R4 for floats: 32 lanes by index mod 32, fma in ascending order inside a segment of 256, tree over segments,
   // tree over lanes).
   virtual void matmul(const WeightView& w, const Activation& a, Rows y) = 0;
+  // Several matrices that meet the same input: y_i = (W_i a) * W_i.scale. A machine may run them as one.
+  struct Product {
+    const WeightView& w;
+    Rows y;
+  };
+  virtual void matmuls(std::span<const Product> products, const Activation& a) {
+    for (const Product& product : products) matmul(product.w, a, product.y);
+  }
+  void matmuls(std::initializer_list<Product> products, const Activation& a) {
+    matmuls(std::span(products.begin(), products.size()), a);
+  }
 
   // ---- norms ------------------------------------------------------------------------------------------------------
   // Per group g of n = cols / groups values: y = (x * (1 / sqrt(sum x^2 / n + eps))) * gamma[column].

@@ -139,6 +139,32 @@ TEST_P(Loaded, Matrices) {
   }
 }
 
+// Several matrices of one input at once: every type of the models beside every other, float ones among them.
+TEST_P(Loaded, MatricesTogether) {
+  open(2);
+  const std::vector<const WeightView*> all = matrices(model());
+  for (const std::size_t cols : {40U, 96U, 256U, 1024U}) {
+    std::vector<const WeightView*> list;
+    for (const WeightView* w : all)
+      if (w->cols == cols) list.push_back(w);
+    for (std::size_t first = 0; first < list.size(); first += 4) {
+      const std::size_t count = std::min<std::size_t>(4, list.size() - first), rows = 1 + random().below(9);
+      Inputs in(rows, cols, Values::kNormal, random());
+      if (!in.rows(0, 1).q &&
+          std::any_of(list.begin(), list.end(), [](const WeightView* w) { return has_tile_layout(w->type); }))
+        continue;  // a block format needs whole blocks
+      const auto run = [&](Ops& machine, std::size_t at, std::size_t n, Results& results) {
+        std::vector<Ops::Product> products;
+        for (std::size_t i = first; i < first + count; ++i)
+          products.push_back({*list[i], rows_of(results.floats(n, list[i]->rows))});
+        machine.matmuls(products, in.rows(at, n));
+      };
+      const auto what = fmt::format("{} matrices of {} columns from {}", count, cols, list[first]->name);
+      expect_twin(ops(), {.what = what, .rows = rows, .inputs = {&in.x, &in.q.q, &in.q.d, &in.q.s}, .run = run});
+    }
+  }
+}
+
 void expect_experts_twin(Ops& ops, const MoeWeights& moe, std::size_t rows, Values values, Random& random,
                          bool nan_allowed = false) {
   constexpr std::size_t kUsed = 3;
