@@ -101,7 +101,7 @@ unlock_build() { exec 9>&-; }
 # toolchain_key: what a configured build directory depends on beside the CMake files. A moved checkout, another
 # compiler or a CUDA compiler that appeared asks for a fresh configuration.
 toolchain_key() {
-  printf '%s\n' "$root" "$(command -v c++)" "$(command -v nvcc || true)" "$(command -v ccache || true)"
+  printf '%s\n' "$root" "archs=${TANDEM_CUDA_ARCHS-}" "$(command -v c++)" "$(command -v nvcc || true)" "$(command -v ccache || true)"
   if [[ -x /usr/local/cuda/bin/nvcc ]]; then printf '/usr/local/cuda/bin/nvcc\n'; fi
 }
 
@@ -120,7 +120,7 @@ configure() {
   mkdir -p -- "$root/build/$preset"
   rm -f -- "$stamp"
   if ! (cd -- "$root" && run_logged "$root/build/configure.log" \
-    cmake --preset "$preset" --fresh "-DTANDEM_TESTS=$tests"); then
+    cmake --preset "$preset" --fresh "-DTANDEM_TESTS=$tests" "-DTANDEM_CUDA_ARCHS=${TANDEM_CUDA_ARCHS-}"); then
     rm -f -- "$root"/build/.packages-*
     exit 1
   fi
