@@ -66,6 +66,32 @@ void ReferenceOps::select_positions(ConstRows q, std::size_t heads, ConstRows po
   }
 }
 
+void ReferenceOps::index_blocks(const IndexBlocks& b) {
+  const std::size_t first = b.position / b.ratio, last = (b.position + b.keys.rows) / b.ratio, dim = b.keys.cols;
+  if (first == last) return;
+  const std::size_t blocks = last - first;
+  CHECK(b.raw.width == dim && b.raw.depth + 1 >= b.ratio && b.rope.cos.rows >= blocks, "{} of {}, {} blocks, {} angles",
+        b.raw.width, dim, blocks, b.rope.cos.rows);
+  block_keys_.resize(blocks * b.ratio * dim);
+  block_means_.resize(blocks * dim);
+  for (std::size_t i = 0; i < blocks * b.ratio; ++i) {
+    const std::size_t at = first * b.ratio + i;
+    const float* raw = nullptr;
+    if (at >= b.position) {
+      raw = b.keys.row(at - b.position);
+    } else if (const std::size_t back = b.position - at; back <= b.pending) {
+      raw = b.raw.window + (b.pending - back) * dim;
+    } else {
+      raw = b.raw.rows + (b.raw.depth + b.pending - back) * dim;
+    }
+    std::copy_n(raw, dim, block_keys_.data() + i * dim);
+  }
+  const Rows means(block_means_.data(), blocks, dim);
+  mean_pool(ConstRows(block_keys_.data(), blocks * b.ratio, dim), b.ratio, means);
+  norm_rope(means, 1, dim, dim, b.gamma, b.eps, {b.rope.cos.slice(0, blocks), b.rope.sin.slice(0, blocks)},
+            Rows(b.pooled + first * dim, blocks, dim));
+}
+
 void ReferenceOps::all_positions(std::size_t position, AttendLists lists) {
   for (std::size_t r = 0; r < lists.rows; ++r) {
     lists.count[r] = static_cast<std::int32_t>(position + r + 1);

@@ -227,4 +227,14 @@ void ReferenceOps::add_streams(Rows x, ConstRows a, int streams) {
     for (std::size_t j = 0; j < x.cols; ++j) x.row(r)[j] = x.row(r)[j] + a.row(r)[j % a.cols];
 }
 
+void ReferenceOps::pair_streams(ConstRows a, ConstRows h, int streams, Rows out) {
+  const auto count = static_cast<std::size_t>(streams);
+  const std::size_t d = a.cols;
+  CHECK(h.cols == d * count && out.cols == 2 * d && out.rows == a.rows * count);
+  for (std::size_t i = 0; i < out.rows; ++i) {
+    std::copy_n(a.row(i / count), d, out.row(i));
+    std::copy_n(h.row(i / count) + i % count * d, d, out.row(i) + d);
+  }
+}
+
 }  // namespace tandem

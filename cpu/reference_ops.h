@@ -29,6 +29,7 @@ class ReferenceOps : public Ops {
   void mean_pool(ConstRows x, std::size_t ratio, Rows y) override;
   void select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position, std::size_t ratio,
                         std::size_t blocks, AttendLists lists) override;
+  void index_blocks(const IndexBlocks& blocks) override;
   void all_positions(std::size_t position, AttendLists lists) override;
   void attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
                  std::size_t gate_stride, Rows out) override;
@@ -40,6 +41,10 @@ class ReferenceOps : public Ops {
   void add2(Rows x, ConstRows a, ConstRows b) override;
   void tile_streams(ConstRows a, int streams, Rows x) override;
   void add_streams(Rows x, ConstRows a, int streams) override;
+  void pair_streams(ConstRows a, ConstRows h, int streams, Rows out) override;
+
+ private:
+  std::vector<float> block_keys_, block_means_;  // scratch of index_blocks
 };
 
 std::unique_ptr<Ops> make_reference_ops();

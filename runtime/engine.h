@@ -78,7 +78,7 @@ class Engine {
   std::size_t prefill_chunk() const { return chunk_; }
   KvType kv() const { return kv_; }
   DraftSettings drafting() const;  // by flags and policy
-  SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}); }
+  SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}, ops_->memory()); }
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
 
  private:

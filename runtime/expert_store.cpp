@@ -198,24 +198,30 @@ const ExpertBlobLayout* ExpertStore::layout(int bank) const {
   return entry.layout ? &*entry.layout : nullptr;
 }
 
-ExpertStore::Split ExpertStore::split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) {
-  Split result;
+RouteSplit ExpertStore::split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) const {
+  RouteSplit result;
   const std::size_t count = routes.rows * routes.used;
   if (!adapter_) {
     std::copy_n(routes.expert, count, misses.expert);
     return {false, true};
   }
-  adapter_->observe(bank, {routes.expert, count}, routes.rows);
-  ++split_;
   for (std::size_t i = 0; i < count; ++i) {
     const std::int32_t e = routes.expert[i];
     const bool hit = adapter_->on_card(bank, e);
     hits.expert[i] = hit ? e : -1;
     misses.expert[i] = hit ? -1 : e;
     (hit ? result.hits : result.misses) = true;
-    if (!hit && std::exchange(seen_[static_cast<std::size_t>(e)], split_) != split_) ++missed_;
   }
   return result;
+}
+
+void ExpertStore::count(int bank, std::span<const std::int32_t> routes, std::size_t rows) {
+  if (!adapter_) return;
+  adapter_->observe(bank, routes, rows);
+  ++counted_;
+  for (const std::int32_t e : routes)
+    if (!adapter_->on_card(bank, e) && std::exchange(seen_[static_cast<std::size_t>(e)], counted_) != counted_)
+      ++missed_;
 }
 
 void ExpertStore::begin_round(bool decode, std::size_t rows) {

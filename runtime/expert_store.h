@@ -77,12 +77,10 @@ class ExpertStore {
   const std::uint8_t* blob(int bank, std::int32_t expert) const { return blobs_[at(bank, expert)]; }
   bool on_card(int bank, std::int32_t expert) const { return adapter_ && adapter_->on_card(bank, expert); }
 
-  // Counts the routes and splits them: hits and misses each get the ids that are theirs and -1 elsewhere. Returns
-  // whether there are any hits, any misses.
-  struct Split {
-    bool hits = false, misses = false;
-  };
-  Split split(int bank, const Routes& routes, const Routes& hits, const Routes& misses);
+  // Splits routes: hits and misses each get the ids that are theirs and -1 elsewhere.
+  RouteSplit split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) const;
+  // Counts the routes [rows, used] of a bank in the open round. After every pass, bank by bank.
+  void count(int bank, std::span<const std::int32_t> routes, std::size_t rows);
   // A pass of the trunk begins, and with it a round; the draft block's passes up to the next one belong to it too.
   void begin_round(bool decode, std::size_t rows);
   // Ends the open round, if there is one: moves that have been copied take effect, new ones begin.
@@ -144,8 +142,8 @@ class ExpertStore {
   ExpertStats stats_;
   double crew_wait_ = 0, copy_wait_ = 0;  // of the round that runs
   Adapter::Counts before_;                // at the start of the round
-  std::uint64_t missed_ = 0, split_ = 0;
-  std::vector<std::uint64_t> seen_;  // [experts]: the split that met it last
+  std::uint64_t missed_ = 0, counted_ = 0;
+  std::vector<std::uint64_t> seen_;  // [experts]: the count that met it last
   bool open_ = false, decode_ = false;
   std::size_t rows_ = 0;
   std::vector<std::string> warnings_;

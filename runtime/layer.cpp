@@ -11,50 +11,71 @@ std::size_t sz(std::int64_t n) {
   return static_cast<std::size_t>(n);
 }
 
-// [channels, taps] of the file to [taps, channels].
-std::vector<float> decode_taps(const WeightView& w) {
-  const std::vector<float> flat = decode_floats(w);
-  std::vector<float> taps(flat.size());
-  for (std::size_t c = 0; c < w.rows; ++c)
-    for (std::size_t k = 0; k < w.cols; ++k) taps[k * w.rows + c] = flat[c * w.cols + k];
-  return taps;
-}
-}  // namespace
-
-std::vector<float> decode_floats(const WeightView& w) {
+std::vector<float> floats_of(const WeightView& w) {
   std::vector<float> values(w.rows * w.cols);
   for (std::size_t r = 0; r < w.rows; ++r) dequantize_row(w.type, w.row(r), w.cols, values.data() + r * w.cols);
   return values;
 }
 
-HcParams make_hc_params(const HcWeights& w) {
-  return {&w, decode_floats(w.norm)};
+// [channels, taps] of the file to [taps, channels].
+Array<float> decode_taps(MachineMemory& memory, const WeightView& w) {
+  const std::vector<float> flat = floats_of(w);
+  std::vector<float> taps(flat.size());
+  for (std::size_t c = 0; c < w.rows; ++c)
+    for (std::size_t k = 0; k < w.cols; ++k) taps[k * w.rows + c] = flat[c * w.cols + k];
+  return Array<float>::of(memory, taps);
+}
+}  // namespace
+
+Array<float> decode_floats(MachineMemory& memory, const WeightView& w) {
+  return Array<float>::of(memory, floats_of(w));
 }
 
-LayerParams make_layer_params(const LayerWeights& w) {
+HcParams make_hc_params(MachineMemory& memory, const HcWeights& w) {
+  return {&w, decode_floats(memory, w.norm)};
+}
+
+LayerParams make_layer_params(MachineMemory& memory, const LayerWeights& w) {
   LayerParams p;
   p.w = &w;
-  p.hc_attn = make_hc_params(w.hc_attn);
-  p.hc_ffn = make_hc_params(w.hc_ffn);
+  p.hc_attn = make_hc_params(memory, w.hc_attn);
+  p.hc_ffn = make_hc_params(memory, w.hc_ffn);
   if (w.gdn) {
-    p.gdn_conv = decode_taps(w.gdn->conv);
-    p.dt_bias = decode_floats(w.gdn->dt_bias);
-    p.a = decode_floats(w.gdn->a);
-    p.gdn_norm = decode_floats(w.gdn->norm);
+    p.gdn_conv = decode_taps(memory, w.gdn->conv);
+    p.dt_bias = decode_floats(memory, w.gdn->dt_bias);
+    p.a = decode_floats(memory, w.gdn->a);
+    p.gdn_norm = decode_floats(memory, w.gdn->norm);
   }
   if (w.attention) {
-    p.q_norm = decode_floats(w.attention->q_norm);
-    p.k_norm = decode_floats(w.attention->k_norm);
-    p.index_q_norm = decode_floats(w.attention->indexer_q_norm);
-    p.index_k_norm = decode_floats(w.attention->indexer_k_norm);
+    p.q_norm = decode_floats(memory, w.attention->q_norm);
+    p.k_norm = decode_floats(memory, w.attention->k_norm);
+    p.index_q_norm = decode_floats(memory, w.attention->indexer_q_norm);
+    p.index_k_norm = decode_floats(memory, w.attention->indexer_k_norm);
   }
   if (w.ple) {
-    p.ple_key = decode_floats(w.ple->norm_key);
-    p.ple_query = decode_floats(w.ple->norm_query);
-    p.ple_norm_conv = decode_floats(w.ple->norm_conv);
-    p.ple_conv = decode_taps(w.ple->conv);
+    p.ple_key = decode_floats(memory, w.ple->norm_key);
+    p.ple_query = decode_floats(memory, w.ple->norm_query);
+    p.ple_norm_conv = decode_floats(memory, w.ple->norm_conv);
+    p.ple_conv = decode_taps(memory, w.ple->conv);
   }
   return p;
+}
+
+void Pass::show(std::string_view stage, ConstRows x) const {
+  if (!tap) return;
+  MachineMemory& memory = ops.memory();
+  if (memory.is_host()) return tap(stage, layer, position, x);
+  CHECK(x.stride == x.cols, "{}: rows {} apart", stage, x.stride);
+  std::vector<float> copy(x.rows * x.cols);
+  memory.read(copy.data(), x.data, copy.size() * sizeof(float));
+  tap(stage, layer, position, ConstRows(copy.data(), x.rows, x.cols));
+}
+
+void Pass::fail_not_finite(const BadValue& value, std::size_t position) {
+  fail_input(
+      "{}, layer {}: expected finite values, found NaN or infinity at position {}. Fix: the weights are damaged or not "
+      "those of this architecture; run `tandem inspect --check`",
+      value.stage, value.layer, position + value.row);
 }
 
 Activation Pass::activation(std::string_view stage, ConstRows x,
@@ -64,16 +85,13 @@ Activation Pass::activation(std::string_view stage, ConstRows x,
   Activation a{x, {}};
   if (!block) return a;
   a.q = ws.quant(x.rows, x.cols);
+  ops.stage(stage, layer);
   const std::int64_t bad = ops.quantize(x, a.q);
-  if (bad >= 0)
-    fail_input(
-        "{}, layer {}: expected finite values, found NaN or infinity at position {}. Fix: the weights are "
-        "damaged or not those of this architecture; run `tandem inspect --check`",
-        stage, layer, position + static_cast<std::size_t>(bad));
+  if (bad >= 0) fail_not_finite({std::string(stage), layer, static_cast<std::size_t>(bad)}, position);
   return a;
 }
 
-RopeView fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin) {
+void fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin) {
   const std::size_t half = sz(shape.rope_dims / 2);
   for (std::size_t i = 0; i < half; ++i) {
     const double frequency = std::pow(shape.rope_theta, -static_cast<double>(2 * i) / static_cast<double>(2 * half));
@@ -83,7 +101,6 @@ RopeView fill_rope(const ModelShape& shape, std::size_t first, std::size_t step,
       sin.row(r)[i] = static_cast<float>(std::sin(angle));
     }
   }
-  return {cos, sin};
 }
 
 void hc_read(const Pass& pass, std::string_view stage, const HcParams& params) {
@@ -133,9 +150,9 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
                heads,
                dim,
                state.s.data(),
-               ConstRows(state.log_k.data(), state.replay, kw),
-               ConstRows(state.log_u.data(), state.replay, vw),
-               ConstRows(state.log_decay.data(), state.replay, heads),
+               ConstRows(state.log_k.data(), pass.state.replay, kw),
+               ConstRows(state.log_u.data(), pass.state.replay, vw),
+               ConstRows(state.log_decay.data(), pass.state.replay, heads),
                ws.qn.rows(w),
                ws.kn.rows(w),
                ConstRows(conv + 2 * kw, w, vw, channels),
@@ -144,40 +161,17 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
                ws.gdn_out.rows(w),
                window ? Rows(state.log_u.data(), w, vw) : Rows()};
   ops.gdn_scan(scan);
-  state.replay = 0;
+  MachineMemory& memory = ops.memory();
   if (window) {
-    std::copy_n(ws.kn.rows(w).data, w * kw, state.log_k.data());
-    std::copy_n(ws.alpha.rows(w).data, w * heads, state.log_decay.data());
-    state.conv.log(ws.qkv.rows(w));
+    memory.copy(state.log_k.data(), ws.kn.rows(w).data, w * kw * sizeof(float));
+    memory.copy(state.log_decay.data(), ws.alpha.rows(w).data, w * heads * sizeof(float));
+    memory.log_rows(state.conv.view(), 0, ws.qkv.rows(w));
   } else {
-    state.conv.commit(ws.qkv.rows(w));
+    memory.commit_rows(state.conv.view(), ws.qkv.rows(w));
   }
   ops.gdn_output(ws.gdn_out.rows(w), ws.z.rows(w), params.gdn_norm.data(), dim, shape.norm_eps, ws.gdn_out.rows(w));
   ops.matmul(weights.out, pass.activation("gdn output", ws.gdn_out.rows(w), {&weights.out}), ws.block.rows(w));
 }
-
-namespace {
-// Pools, norms and rotates the indexer keys of the blocks that this pass completes, into the state.
-void complete_blocks(const Pass& pass, const LayerParams& params, AttentionLayerState& state) {
-  Workspace& ws = pass.ws;
-  const ModelShape& shape = pass.shape;
-  const std::size_t ratio = sz(shape.indexer_ratio), dim = sz(shape.indexer_dim);
-  const std::size_t first = pass.position / ratio, last = (pass.position + pass.rows) / ratio;
-  if (first == last) return;
-  const std::size_t blocks = last - first;
-  Rows in = ws.pool_in.rows(blocks * ratio);
-  for (std::size_t i = 0; i < in.rows; ++i) {
-    const std::size_t at = first * ratio + i;
-    const float* raw = at < pass.position ? state.raw_keys.back(pass.position - at)
-                                          : ws.index_k.rows(pass.rows).row(at - pass.position);
-    std::copy_n(raw, dim, in.row(i));
-  }
-  pass.ops.mean_pool(in, ratio, ws.pool.rows(blocks));
-  const RopeView rope = fill_rope(shape, first * ratio, ratio, ws.block_cos.rows(blocks), ws.block_sin.rows(blocks));
-  pass.ops.norm_rope(ws.pool.rows(blocks), 1, dim, dim, params.index_k_norm.data(), shape.norm_eps, rope,
-                     Rows(state.pooled.data() + first * dim, blocks, dim));
-}
-}  // namespace
 
 void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayerState& state, bool sparse) {
   Ops& ops = pass.ops;
@@ -199,15 +193,18 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   ops.norm_rope(ws.k.rows(w), kv_heads, dim, dim, params.k_norm.data(), eps, pass.rope, ws.k_rot.rows(w));
   const KvView kv = pass.state.kv_view(state);
   ops.kv_store(kv, pass.position, ws.k_rot.rows(w), ws.v.rows(w));
-  complete_blocks(pass, params, state);
+  const std::size_t ratio = sz(shape.indexer_ratio);
+  const RopeView block_rope{ws.block_cos.rows(w / ratio + 1), ws.block_sin.rows(w / ratio + 1)};
+  ops.index_blocks({state.raw_keys.view(), pass.pending, ws.index_k.rows(w), pass.position, ratio,
+                    params.index_k_norm.data(), eps, block_rope, state.pooled.data()});
   if (pass.mode == PassMode::kWindow)
-    state.raw_keys.log(ws.index_k.rows(w));
+    ops.memory().log_rows(state.raw_keys.view(), pass.pending, ws.index_k.rows(w));
   else
-    state.raw_keys.commit(ws.index_k.rows(w));
+    ops.memory().commit_rows(state.raw_keys.view(), ws.index_k.rows(w));
 
-  const std::size_t visible = pass.position + w, ratio = sz(shape.indexer_ratio);
+  const std::size_t visible = pass.position + w;
   if (sparse) {
-    if (visible / ratio > sz(shape.indexer_blocks())) {
+    if (pass.selects()) {
       ops.matmul(weights.indexer_q, m, ws.index_q.rows(w));
       ops.norm_rope(ws.index_q.rows(w), index_heads, index_dim, index_dim, params.index_q_norm.data(), eps, pass.rope,
                     ws.index_q_rot.rows(w));
@@ -216,7 +213,6 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
                          ConstRows(state.pooled.data(), visible / ratio, index_dim), pass.position, ratio,
                          sz(shape.indexer_blocks()), ws.lists(w));
   } else {
-    ws.reserve_positions(ws.max_rows, visible);
     ops.all_positions(pass.position, ws.lists(w));
   }
   const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
@@ -243,9 +239,9 @@ void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
   ops.causal_conv(history.committed(), conv_in, ConstRows(params.ple_conv.data(), sz(shape.ple_conv), sz(shape.wide())),
                   sz(shape.ngram_size), conv_out);
   if (pass.mode == PassMode::kWindow)
-    history.log(conv_in);
+    ops.memory().log_rows(history.view(), 0, conv_in);
   else
-    history.commit(conv_in);
+    ops.memory().commit_rows(history.view(), conv_in);
   ops.add2(ws.x.rows(w), gated, conv_out);
 }
 

@@ -9,21 +9,22 @@
 
 namespace tandem {
 
-// The small float vectors of a layer, decoded once (norms, convolution taps transposed to [taps, channels], gates).
+// The small float vectors of a layer, decoded once into the machine's memory (norms, convolution taps transposed to
+// [taps, channels], gates).
 struct HcParams {
   const HcWeights* w = nullptr;
-  std::vector<float> gamma;
+  Array<float> gamma;
 };
 struct LayerParams {
   const LayerWeights* w = nullptr;
   HcParams hc_attn, hc_ffn;
-  std::vector<float> gdn_conv, dt_bias, a, gdn_norm;               // GDN
-  std::vector<float> q_norm, k_norm, index_q_norm, index_k_norm;   // attention
-  std::vector<float> ple_key, ple_query, ple_norm_conv, ple_conv;  // n-gram layer
+  Array<float> gdn_conv, dt_bias, a, gdn_norm;               // GDN
+  Array<float> q_norm, k_norm, index_q_norm, index_k_norm;   // attention
+  Array<float> ple_key, ple_query, ple_norm_conv, ple_conv;  // n-gram layer
 };
-std::vector<float> decode_floats(const WeightView& w);
-HcParams make_hc_params(const HcWeights& w);
-LayerParams make_layer_params(const LayerWeights& w);
+Array<float> decode_floats(MachineMemory& memory, const WeightView& w);
+HcParams make_hc_params(MachineMemory& memory, const HcWeights& w);
+LayerParams make_layer_params(MachineMemory& memory, const LayerWeights& w);
 
 // What the stages of one pass share.
 struct Pass {
@@ -35,24 +36,26 @@ struct Pass {
   std::size_t position;  // of the first row
   std::size_t rows;
   PassMode mode;
+  std::size_t pending;  // rows of the open window before this pass
   RopeView rope;
   int layer = -1;
   ExpertStore* experts = nullptr;  // null: the machine reads experts from the file
-  RouteObserver* route_observer = nullptr;
 
-  void show(std::string_view stage, ConstRows x) const {
-    if (tap) tap(stage, layer, position, x);
+  // Whether the last row sees more blocks than it may attend to, so that the indexer has to choose.
+  bool selects() const {
+    return (position + rows) / static_cast<std::size_t>(shape.indexer_ratio) >
+           static_cast<std::size_t>(shape.indexer_blocks());
   }
-  void tell(const Routes& routes) const {
-    if (route_observer != nullptr) route_observer->on_routes(mode, layer, routes);
-  }
+  void show(std::string_view stage, ConstRows x) const;
+  // What names the value, for a user whose weights are damaged.
+  [[noreturn]] static void fail_not_finite(const BadValue& value, std::size_t position);
   // x as the input of the given matrices: quantised when one of them is a block format. Uses the one quantised buffer,
   // so the previous activation ends here. Throws InputError when x holds a non-finite value.
   Activation activation(std::string_view stage, ConstRows x, std::initializer_list<const WeightView*> matrices) const;
 };
 
-// Cosines and sines of `rows` positions first, first + step, ... in double, rounded once.
-RopeView fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin);
+// Cosines and sines of `rows` positions first, first + step, ... in double, rounded once; host memory.
+void fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin);
 
 // READ (spec 2.2): ws.x -> ws.mixed, and ws.inject where the module has inject weights.
 void hc_read(const Pass& pass, std::string_view stage, const HcParams& params);

@@ -19,21 +19,17 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   ops.matmuls({{weights.router, ws.router.rows(w)}, {weights.shared_gate, ws.shared_logit.rows(w)}}, f);
   pass.show("router_logits", ws.router.rows(w));
   const Routes routes = ws.routes(w, used);
+  ops.stage("router", pass.layer);
   const std::int64_t bad = ops.route(ws.router.rows(w), routes);
-  if (bad >= 0)
-    fail_input(
-        "router, layer {}: expected finite values, found NaN at position {}. Fix: the weights are damaged or not "
-        "those of this architecture; run `tandem inspect --check`",
-        pass.layer, pass.position + static_cast<std::size_t>(bad));
-  pass.tell(routes);
+  if (bad >= 0) Pass::fail_not_finite({"router", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
   const Rows y = ws.expert_y.rows(w * used);
   const Routes hits = ws.hits(w, used), misses = ws.misses(w, used);
-  ExpertStore::Split split{.hits = true, .misses = false};
-  if (pass.experts != nullptr) split = pass.experts->split(pass.layer, routes, hits, misses);
+  const RouteSplit split = ops.split_routes(pass.experts, pass.layer, routes, hits, misses,
+                                            ws.route_log(static_cast<std::size_t>(pass.layer), w, used));
   if (split.misses) ops.start_experts(weights.routed, misses, f, y);
   if (split.hits) {
     const Span span("experts on the card", pass.layer);
-    ops.expert_ffn(weights.routed, pass.experts != nullptr ? hits : routes, f, y);
+    ops.expert_ffn(weights.routed, hits, f, y);
   }
   {
     const Span span("shared expert", pass.layer);

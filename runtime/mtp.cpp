@@ -9,28 +9,24 @@ struct MtpHead::Impl {
         weights(*shared_.model.mtp),
         norm(norm_),
         attention(attention_),
-        layer(make_layer_params(weights.layer)),
-        head(make_hc_params(weights.head)),
-        enorm(decode_floats(weights.enorm)),
-        hnorm(decode_floats(weights.hnorm)) {}
+        layer(make_layer_params(shared_.ops.memory(), weights.layer)),
+        head(make_hc_params(shared_.ops.memory(), weights.head)),
+        enorm(decode_floats(shared_.ops.memory(), weights.enorm)),
+        hnorm(decode_floats(shared_.ops.memory(), weights.hnorm)) {}
 
   // X[s] = We e + Wh h[s] for every stream: one product over [e | h_s], or two where the file splits the projection.
-  void fuse(const Pass& pass, ConstRows wide, std::span<const TokenId> next) {
+  void fuse(const Pass& pass, ConstRows wide) const {
     Ops& ops = pass.ops;
     Workspace& ws = pass.ws;
     const ModelShape& shape = pass.shape;
     const std::size_t w = pass.rows, d = static_cast<std::size_t>(shape.hidden);
     const std::size_t streams = static_cast<std::size_t>(shape.streams);
     ops.rms_norm(wide, norm == MtpNorm::kFull ? 1 : streams, hnorm.data(), shape.norm_eps, ws.normed.rows(w));
-    shared.embed(weights.token_embd, next, ws.mixed.rows(w));
-    ops.rms_norm(ws.mixed.rows(w), 1, enorm.data(), shape.norm_eps, ws.mixed.rows(w));
+    ops.rms_norm(ws.embedding.rows(w), 1, enorm.data(), shape.norm_eps, ws.mixed.rows(w));
     const Rows x(ws.x.rows(w).data, w * streams, d);
     if (weights.eh_proj) {
       const Rows pairs = ws.concat.rows(w * streams);
-      for (std::size_t i = 0; i < pairs.rows; ++i) {
-        std::copy_n(ws.mixed.rows(w).row(i / streams), d, pairs.row(i));
-        std::copy_n(ws.normed.rows(w).row(i / streams) + i % streams * d, d, pairs.row(i) + d);
-      }
+      ops.pair_streams(ws.mixed.rows(w), ws.normed.rows(w), shape.streams, pairs);
       ops.matmul(weights.eh_proj, pass.activation("mtp input", pairs, {&weights.eh_proj}), x);
       return;
     }
@@ -46,7 +42,7 @@ struct MtpHead::Impl {
   MtpAttention attention;
   LayerParams layer;
   HcParams head;
-  std::vector<float> enorm, hnorm;
+  Array<float> enorm, hnorm;
 };
 
 MtpHead::MtpHead(Pipeline& pipeline, MtpNorm norm, MtpAttention attention) {
@@ -65,23 +61,24 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   CHECK(mode == PassMode::kWindow || state.mtp.pending == 0, "{} rows of an open draft window", state.mtp.pending);
   CHECK(position + w <= state.context(), "{} + {} rows in {}", position, w, state.context());
 
-  const RopeView rope = fill_rope(shape, position, 1, ws.rope_cos.rows(w), ws.rope_sin.rows(w));
-  const Pass pass{shared.ops,
-                  ws,
-                  shape,
-                  state,
-                  shared.tap,
-                  position,
-                  w,
-                  mode,
-                  rope,
-                  shape.layers,
-                  shared.loaded.experts.get(),
-                  shared.route_observer};
-  impl_->fuse(pass, wide, next);
-  run_layer(pass, impl_->layer, nullptr, &state.mtp.attention, impl_->attention == MtpAttention::kSparse);
+  const bool sparse = impl_->attention == MtpAttention::kSparse;
+  shared.prepare(impl_->weights.token_embd, next, position);
+  // The rows may be the last pass's own.
+  const bool sent = !shared.ops.memory().is_host();
+  for (std::size_t r = 0; sent && r < w; ++r) std::copy_n(wide.row(r), wide.cols, ws.wide_in.host(w).row(r));
+  ws.reserve_logits(logits == LogitRows::kAll ? w : logits == LogitRows::kLast ? 1 : 0, impl_->weights.output.rows);
+  if (!sparse) ws.reserve_positions(ws.max_rows, position + w);
+  const Pass pass = shared.make_pass(state, shape.layers, position, state.mtp.pending, w, mode);
+  shared.run(pass, 1 | static_cast<std::uint32_t>(sparse) << 1, logits, [&] {
+    shared.send_inputs(w);
+    if (sent) ws.wide_in.send(w);
+    impl_->fuse(pass, sent ? ConstRows(ws.wide_in.rows(w)) : wide);
+    run_layer(pass, impl_->layer, nullptr, &state.mtp.attention, sparse);
+    shared.head(pass, impl_->head, impl_->weights.output, logits);
+  });
   (mode == PassMode::kWindow ? state.mtp.pending : state.mtp.rows) += w;
-  return shared.head(pass, impl_->head, impl_->weights.output, logits);
+  shared.count_routes(shape.layers, shape.layers + 1, w, mode);
+  return shared.output(w, logits);
 }
 
 }  // namespace tandem

@@ -96,7 +96,7 @@ void MtpDrafter::advance(TokenId token, bool logits) {
 }
 
 void MtpDrafter::end() {
-  state_.mtp.keep(0);
+  state_.keep_drafts(0);
 }
 
 }  // namespace tandem

@@ -17,6 +17,8 @@
 
 #include "placement/adapt.h"
 #include "placement/plan.h"
+#include "runtime/function_ref.h"
+#include "runtime/memory.h"
 #include "runtime/model.h"
 #include "runtime/tensor.h"
 
@@ -80,6 +82,10 @@ struct Routes {
   std::size_t used = 0;
 };
 
+struct RouteSplit {
+  bool hits = false, misses = false;
+};
+
 // One Gated DeltaNet layer over a window (see Ops::gdn_scan).
 struct GdnScan {
   std::size_t key_heads = 0, value_heads = 0, dim = 0;
@@ -116,6 +122,42 @@ struct LoadedModel {
   std::shared_ptr<ExpertStore> experts;  // null: the machine reads experts from the file
 };
 
+// A block of the indexer: `ratio` positions that share one pooled key (see Ops::index_blocks).
+struct IndexBlocks {
+  HistoryRows raw;  // keys before this pass; its window holds `pending` rows
+  std::size_t pending = 0;
+  ConstRows keys;  // [w, dim] keys of this pass
+  std::size_t position = 0, ratio = 1;
+  const float* gamma = nullptr;  // [dim]
+  float eps = 0;
+  RopeView rope;            // of the first positions of the blocks from position / ratio on: [w / ratio + 1, half]
+  float* pooled = nullptr;  // [context / ratio, dim]
+};
+
+// What changes from pass to pass while all addresses and shapes stay. Operations are told the same numbers in their
+// arguments; a machine that records a pass once and runs it again takes them from here.
+struct PassNumbers {
+  std::int32_t position = 0;  // of the first row
+  std::int32_t replay = 0;    // rows of the last window that gdn_scan folds in
+  std::int32_t pending = 0;   // rows of the open window before this pass (chained drafts)
+};
+
+// A pass that differs from another of the same key only in PassNumbers, and in what its staging areas hold.
+struct PassKey {
+  const void* owner = nullptr;  // whose memory it uses: the sequence
+  std::uint32_t rows = 0;
+  std::uint32_t generation = 0;  // of the work memory's addresses
+  std::uint32_t kind = 0;        // everything else that shapes it, as bits
+  auto operator<=>(const PassKey&) const = default;
+};
+
+// A value that is no number, met by a pass that could not say so at once.
+struct BadValue {
+  std::string stage;
+  int layer = -1;
+  std::size_t row = 0;
+};
+
 class Ops {
  public:
   virtual ~Ops() = default;
@@ -126,6 +168,19 @@ class Ops {
   // Puts the model's matrices into this machine's own form (packs, uploads). Products work without it, from the mapped
   // file, only slower. A model that is loaded already is shared; its options are those of the first load.
   virtual LoadedModel load(const Model& model, const LoadOptions& options);
+
+  // Where the arguments of the operations lie.
+  virtual MachineMemory& memory() { return host_memory(); }
+  // A pass: `body` calls the operations, in the same order with the same addresses for the same key; a machine may run
+  // it now, or record it and run the record again. Returns when all results are there. The host's side of the pass (the
+  // staging areas, bookkeeping) stays outside of it. Returns a value that is no number, unless an operation has.
+  virtual std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) {
+    (void)key, (void)numbers;
+    body();
+    return {};
+  }
+  // Names what follows, for BadValue.
+  virtual void stage(std::string_view name, int layer) { (void)name, (void)layer; }
 
   // ---- products ---------------------------------------------------------------------------------------------------
   // R2. Returns the first row that holds a non-finite value, or -1. A block whose 127/amax overflows (amax below
@@ -192,6 +247,9 @@ class Ops {
   // lower block), and the incomplete tail. REQUIRES finite scores (an error otherwise).
   virtual void select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position,
                                 std::size_t ratio, std::size_t blocks, AttendLists lists) = 0;
+  // For every block that the pass completes (its last position is one of the pass's): pooled[block] = norm_rope of the
+  // mean of its raw keys, one head of dim values.
+  virtual void index_blocks(const IndexBlocks& blocks) = 0;
   // Row r attends to everything: positions 0 .. position + r.
   virtual void all_positions(std::size_t position, AttendLists lists) = 0;
   // Per row and head (kv head = h / (heads / kv_heads)) over the listed positions p_0 < p_1 < ...:
@@ -205,6 +263,10 @@ class Ops {
   // The `used` experts of the highest logits (ties to the lower index), weight = e_k / sum e with e = exp(logit - max),
   // summed in rank order. Returns the first row with a NaN logit, or -1.
   virtual std::int64_t route(ConstRows logits, Routes routes) = 0;
+  // Puts each route where it is met: hits and misses get the ids that are theirs and -1 elsewhere; and writes all ids
+  // to `log`, staging memory of [w, used]. Without a store all are hits. Returns whether there may be any.
+  virtual RouteSplit split_routes(ExpertStore* store, int bank, const Routes& routes, const Routes& hits,
+                                  const Routes& misses, std::int32_t* log);
   // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d]. A negative id leaves its row of y alone.
   virtual void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) = 0;
   // The same for the experts that are off the card: begun here, done when finish_experts returns; other operations may
@@ -218,15 +280,17 @@ class Ops {
   // out = fma over k in rank order of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out).
   virtual void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) = 0;
 
-  // ---- n-gram embedding (spec 3.3, 3.4)
-  // ------------------------------------------------------------------------------- Per stream c: s = (key_c . query_c)
-  // / sqrt(d); gv_c = sigmoid(sign(s) * sqrt(max(|s|, 1e-6))) * value. key, query, gv [w, D] (normed), value [w, d].
+  // ---- n-gram embedding (spec 3.3, 3.4) -----------------------------------------------------------------------------
+  // Per stream c: s = (key_c . query_c) / sqrt(d); gv_c = sigmoid(sign(s) * sqrt(max(|s|, 1e-6))) * value.
+  // key, query, gv [w, D] (normed), value [w, d].
   virtual void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) = 0;
   // x = (x + a) + b, in place.
   virtual void add2(Rows x, ConstRows a, ConstRows b) = 0;
   // Every stream of x [w, streams * d] becomes a [w, d]; and every stream becomes stream + a.
   virtual void tile_streams(ConstRows a, int streams, Rows x) = 0;
   virtual void add_streams(Rows x, ConstRows a, int streams) = 0;
+  // out[r*streams + s] = a[r] ++ h[r, stream s]. a [w, d], h [w, streams*d], out [w*streams, 2d].
+  virtual void pair_streams(ConstRows a, ConstRows h, int streams, Rows out) = 0;
 };
 
 }  // namespace tandem

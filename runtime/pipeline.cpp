@@ -6,42 +6,92 @@
 
 namespace tandem {
 
-LoadedModel Ops::load(const Model&, const LoadOptions&) {
-  return {};
+namespace {
+std::size_t logit_rows(std::size_t rows, LogitRows logits) {
+  return logits == LogitRows::kNone ? 0 : logits == LogitRows::kLast ? 1 : rows;
 }
+}  // namespace
 
 Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadOptions& options)
     : model(model_),
       ops(ops_),
       max_rows(std::max(max_rows_, kMaxWindow)),
       loaded(ops_.load(model_, options)),
-      output_hc(make_hc_params(model_.output_hc)) {
-  for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(layer));
+      output_hc(make_hc_params(ops_.memory(), model_.output_hc)) {
+  for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(ops.memory(), layer));
   if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table, options.ngram_in_ram);
-  ws = std::make_unique<Workspace>(model.shape, max_rows, static_cast<std::size_t>(model.shape.max_positions));
+  ws = std::make_unique<Workspace>(ops.memory(), model.shape, max_rows,
+                                   static_cast<std::size_t>(model.shape.max_positions));
 }
 
-void Pipeline::Impl::embed(const WeightView& table, std::span<const TokenId> tokens, Rows out) const {
-  for (std::size_t i = 0; i < tokens.size(); ++i) {
+void Pipeline::Impl::prepare(const WeightView& table, std::span<const TokenId> tokens, std::size_t position) const {
+  const std::size_t w = tokens.size();
+  const Rows out = ws->embedding.host(w);
+  for (std::size_t i = 0; i < w; ++i) {
     const TokenId id = tokens[i];
     CHECK(id >= 0 && static_cast<std::size_t>(id) < table.rows, "token {} of a vocabulary of {}", id, table.rows);
     table.read_row(static_cast<std::size_t>(id), out.row(i));
   }
+  fill_rope(model.shape, position, 1, ws->rope_cos.host(w), ws->rope_sin.host(w));
+  const auto ratio = static_cast<std::size_t>(model.shape.indexer_ratio);
+  const std::size_t blocks = w / ratio + 1;
+  fill_rope(model.shape, position / ratio * ratio, ratio, ws->block_cos.host(blocks), ws->block_sin.host(blocks));
 }
 
-PassOutput Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits) {
-  PassOutput out;
-  out.wide = ws->x.rows(pass.rows);
-  if (logits == LogitRows::kNone) return out;
+void Pipeline::Impl::send_inputs(std::size_t rows) const {
+  ws->embedding.send(rows);
+  for (const StagedBuffer* rope : {&ws->rope_cos, &ws->rope_sin}) rope->send(rows);
+  const std::size_t blocks = rows / static_cast<std::size_t>(model.shape.indexer_ratio) + 1;
+  for (const StagedBuffer* rope : {&ws->block_cos, &ws->block_sin}) rope->send(blocks);
+}
+
+Pass Pipeline::Impl::make_pass(SequenceState& state, int layer, std::size_t position, std::size_t pending,
+                               std::size_t rows, PassMode mode) {
+  CHECK(&state.memory() == &ops.memory(), "a sequence in the memory of another machine");
+  return {ops,         *ws,
+          model.shape, state,
+          tap,         position,
+          rows,        mode,
+          pending,     {ws->rope_cos.rows(rows), ws->rope_sin.rows(rows)},
+          layer,       loaded.experts.get()};
+}
+
+void Pipeline::Impl::run(const Pass& pass, std::uint32_t shape, LogitRows logits, FunctionRef<void()> body) {
+  // Everything on which the body's calls depend beside the numbers.
+  const std::uint32_t kind = shape << 8 | static_cast<std::uint32_t>(pass.selects()) << 4 |
+                             static_cast<std::uint32_t>(pass.mode) << 2 | static_cast<std::uint32_t>(logits);
+  const PassKey key{&pass.state, static_cast<std::uint32_t>(pass.rows), ws->generation, kind};
+  const PassNumbers numbers{static_cast<std::int32_t>(pass.position), static_cast<std::int32_t>(pass.state.replay),
+                            static_cast<std::int32_t>(pass.pending)};
+  if (const std::optional<BadValue> bad = ops.run_pass(key, numbers, body)) Pass::fail_not_finite(*bad, pass.position);
+}
+
+void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits) const {
+  if (model.mtp) ws->x.fetch(pass.rows);
+  const std::size_t count = logit_rows(pass.rows, logits);
+  if (count == 0) return;
   const Span span("head", pass.layer);
   hc_read(pass, "output_hc", mixer);
   pass.show("final_mixer", ws->mixed.rows(pass.rows));
-  const std::size_t count = logits == LogitRows::kAll ? pass.rows : 1;
-  ws->reserve_logits(count, output.rows);
   const ConstRows rows = ws->mixed.rows(pass.rows).slice(pass.rows - count, count);
   ops.matmul(output, pass.activation("head", rows, {&output}), ws->logits.rows(count));
-  out.logits = ws->logits.rows(count);
+  ws->logits.fetch(count);
+}
+
+PassOutput Pipeline::Impl::output(std::size_t rows, LogitRows logits) const {
+  PassOutput out;
+  out.wide = ws->x.host(rows);
+  if (const std::size_t count = logit_rows(rows, logits); count > 0) out.logits = ws->logits.host(count);
   return out;
+}
+
+void Pipeline::Impl::count_routes(int first, int last, std::size_t rows, PassMode mode) const {
+  const auto used = static_cast<std::size_t>(model.shape.experts_used);
+  for (int bank = first; bank < last; ++bank) {
+    std::int32_t* ids = ws->route_log(static_cast<std::size_t>(bank), rows, used);
+    if (route_observer != nullptr) route_observer->on_routes(mode, bank, {ids, nullptr, rows, used});
+    if (loaded.experts) loaded.experts->count(bank, {ids, rows * used}, rows);
+  }
 }
 
 Pipeline::Pipeline(const Model& model, Ops& ops, std::size_t max_rows, const LoadOptions& options)
@@ -76,28 +126,33 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   CHECK(state.pending() == 0, "{} rows of an open window", state.pending());
   CHECK(w <= state.room(), "{} rows with room for {}", w, state.room());
 
-  const std::size_t position = state.position();
-  const RopeView rope = fill_rope(shape, position, 1, ws.rope_cos.rows(w), ws.rope_sin.rows(w));
-  Pass pass{impl.ops,           ws, shape, state, impl.tap, position, w, mode, rope, -1, impl.loaded.experts.get(),
-            impl.route_observer};
-  impl.embed(impl.model.token_embd, tokens, ws.block.rows(w));
-  impl.ops.tile_streams(ws.block.rows(w), shape.streams, ws.x.rows(w));
+  impl.prepare(impl.model.token_embd, tokens, state.position());
   if (impl.ngrams) {
     const auto before = state.history_before(static_cast<std::size_t>(shape.ngram_size - 1));
-    impl.ngrams->gather(before, tokens, ws.ngram.rows(w));
+    impl.ngrams->gather(before, tokens, ws.ngram.host(w));
   }
+  ws.reserve_logits(logit_rows(w, logits), impl.model.output.rows);
+  Pass pass = impl.make_pass(state, -1, state.position(), 0, w, mode);
   if (pass.experts != nullptr) pass.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
-  for (std::size_t i = 0; i < impl.layers.size(); ++i) {
-    pass.layer = static_cast<int>(i);
-    run_layer(pass, impl.layers[i], shape.is_gdn[i] ? &state.gdn[i] : nullptr,
-              shape.is_gdn[i] ? nullptr : &state.attention[i], true);
-  }
-  pass.layer = -1;
+  impl.run(pass, 0, logits, [&] {
+    impl.send_inputs(w);
+    if (impl.ngrams) ws.ngram.send(w);
+    impl.ops.tile_streams(ws.embedding.rows(w), shape.streams, ws.x.rows(w));
+    for (std::size_t i = 0; i < impl.layers.size(); ++i) {
+      pass.layer = static_cast<int>(i);
+      run_layer(pass, impl.layers[i], shape.is_gdn[i] ? &state.gdn[i] : nullptr,
+                shape.is_gdn[i] ? nullptr : &state.attention[i], true);
+    }
+    pass.layer = -1;
+    impl.head(pass, impl.output_hc, impl.model.output, logits);
+  });
+  state.replay = 0;
   if (mode == PassMode::kWindow)
     state.append_window(tokens);
   else
     state.append_committed(tokens);
-  return impl.head(pass, impl.output_hc, impl.model.output, logits);
+  impl.count_routes(0, shape.layers, w, mode);
+  return impl.output(w, logits);
 }
 
 bool Pipeline::prefill(SequenceState& state, std::span<const TokenId> tokens, std::size_t chunk, LogitRows logits,

@@ -27,7 +27,7 @@ using StageTap = std::function<void(std::string_view stage, int layer, std::size
 class RouteObserver {
  public:
   virtual ~RouteObserver() = default;
-  virtual void on_routes(PassMode mode, int bank, const Routes& routes) = 0;  // routes are valid during the call
+  virtual void on_routes(PassMode mode, int bank, const Routes& routes) = 0;  // ids only; valid during the call
 };
 
 struct PassOutput {
@@ -75,7 +75,7 @@ class MtpHead {
  public:
   MtpHead(Pipeline& pipeline, MtpNorm norm, MtpAttention attention);
   ~MtpHead();
-  // Runs rows at the end of the MTP cache; in window mode state.mtp.keep must follow (several passes may share one
+  // Runs rows at the end of the MTP cache; in window mode state.keep_drafts must follow (several passes may share one
   // window of kMaxWindow rows: chained drafts). Output: draft logits and the wide output, valid until the next pass.
   PassOutput forward(SequenceState& state, ConstRows wide, std::span<const TokenId> next, PassMode mode,
                      LogitRows logits);

@@ -24,10 +24,21 @@ struct Pipeline::Impl {
   StageTap tap;
   RouteObserver* route_observer = nullptr;
 
-  // Token embedding rows of `table` to out [tokens, d].
-  void embed(const WeightView& table, std::span<const TokenId> tokens, Rows out) const;
-  // Final mixer and head over the rows that want logits; ws.x holds the pass. Returns the output of the pass.
-  PassOutput head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits);
+  // What a pass is given by the host, into the staging areas: embedding rows of `table`, RoPE of its positions and of
+  // the blocks that it may complete.
+  void prepare(const WeightView& table, std::span<const TokenId> tokens, std::size_t position) const;
+  // Sends them; the first thing inside of a pass.
+  void send_inputs(std::size_t rows) const;
+  Pass make_pass(SequenceState& state, int layer, std::size_t position, std::size_t pending, std::size_t rows,
+                 PassMode mode);
+  // Runs the body. `shape` tells passes apart that are not the same in all but their numbers.
+  void run(const Pass& pass, std::uint32_t shape, LogitRows logits, FunctionRef<void()> body);
+  // Final mixer and head over the rows that want logits; ws.x holds the pass.
+  void head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits) const;
+  // What head left for the host.
+  PassOutput output(std::size_t rows, LogitRows logits) const;
+  // Tells observer and store of the routes of banks first .. last - 1, after the pass.
+  void count_routes(int first, int last, std::size_t rows, PassMode mode) const;
 };
 
 }  // namespace tandem

@@ -7,7 +7,6 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <span>
@@ -21,59 +20,34 @@ namespace tandem {
 
 inline constexpr std::size_t kMaxWindow = 16;
 
-// Zero-initialised storage whose pages are only touched when used (a 262,144-position cache costs nothing until
-// filled).
-template <typename T>
-class LazyArray {
- public:
-  LazyArray() = default;
-  explicit LazyArray(std::size_t n)
-      : data_(static_cast<T*>(std::calloc(n == 0 ? 1 : n, sizeof(T))), &std::free), n_(n) {
-    CHECK(data_ != nullptr, "cannot reserve {} bytes", n * sizeof(T));
-  }
-  T* data() const { return data_.get(); }
-  std::size_t size() const { return n_; }
-
- private:
-  std::unique_ptr<T[], void (*)(void*)> data_{nullptr, &std::free};
-  std::size_t n_ = 0;
-};
-
-// The last `depth` committed rows of a [*, width] stream, plus the rows of an open window.
+// The last `depth` committed rows of a [*, width] stream, plus the rows of an open window (MachineMemory::commit_rows,
+// keep_rows, log_rows change it; how many rows the window has is known to whoever owns the history).
 class RowHistory {
  public:
   RowHistory() = default;
-  RowHistory(std::size_t depth, std::size_t width);
-  ConstRows committed() const;  // [depth, width], oldest first, zeros before the sequence start
-  void commit(ConstRows x);     // append for good
-  void log(ConstRows x);        // append to the open window
-  void keep(std::size_t rows);  // close the window: commit its first rows, drop the rest
-  std::size_t pending() const { return pending_; }
-  // Row `back` rows before the next one to be appended (1 = the last one), window included. REQUIRES back <= depth +
-  // pending.
-  const float* back(std::size_t back) const;
-  std::span<float> raw() { return rows_; }
+  RowHistory(MachineMemory& memory, std::size_t depth, std::size_t width);
+  HistoryRows view() const { return {rows_.data(), rows_.data() + depth_ * width_, depth_, width_}; }
+  ConstRows committed() const { return {rows_.data(), depth_, width_}; }  // oldest first, zeros before the start
+  std::size_t committed_bytes() const { return depth_ * width_ * sizeof(float); }
+  const Array<float>& storage() const { return rows_; }
   std::size_t depth() const { return depth_; }
   std::size_t width() const { return width_; }
 
  private:
-  std::size_t depth_ = 0, width_ = 0, pending_ = 0;
-  std::vector<float> rows_;    // [depth]
-  std::vector<float> window_;  // [kMaxWindow]
+  std::size_t depth_ = 0, width_ = 0;
+  Array<float> rows_;  // [depth + kMaxWindow, width]
 };
 
 struct GdnLayerState {
-  std::vector<float> s;  // [value_heads, dim, dim]
-  RowHistory conv;       // pre-convolution qkv rows
-  // Log of the last window; the first `replay` rows are accepted and not yet folded into s.
-  std::vector<float> log_k, log_u, log_decay;
-  std::size_t logged = 0, replay = 0;
+  Array<float> s;                        // [value_heads, dim, dim]
+  RowHistory conv;                       // pre-convolution qkv rows
+  Array<float> log_k, log_u, log_decay;  // of the last window, kMaxWindow rows (SequenceState::replay)
 };
 
 struct AttentionLayerState {
-  LazyArray<std::uint8_t> k, v;  // [context, kv width] in the KV type
-  LazyArray<float> pooled;       // [context / ratio, indexer_dim], normed and rotated
-  RowHistory raw_keys;           // the raw indexer keys of the open block and of the window
+  Array<std::uint8_t> k, v;  // [context, kv width] in the KV type
+  Array<float> pooled;       // [context / ratio, indexer_dim], normed and rotated
+  RowHistory raw_keys;       // the raw indexer keys of the open block and of the window
 };
 
 struct StateOptions {
@@ -83,7 +57,8 @@ struct StateOptions {
 
 class SequenceState {
  public:
-  SequenceState(const ModelShape& shape, const StateOptions& options);
+  // In the memory of the machine that will run it, which must outlive it.
+  SequenceState(const ModelShape& shape, const StateOptions& options, MachineMemory& memory = host_memory());
 
   std::size_t position() const { return tokens_.size(); }  // committed tokens
   std::size_t context() const { return options_.context; }
@@ -121,13 +96,16 @@ class SequenceState {
     std::vector<float> hidden;
     std::size_t hidden_first = 0;
     std::size_t waiting(std::size_t width) const { return hidden.size() / width; }
-    void keep(std::size_t n);  // as above, for drafts
   };
+  void keep_drafts(std::size_t n);  // as keep, for the open draft window
+  // Rows of the last window that are accepted and not yet folded into the delta-rule states.
+  std::size_t replay = 0;
   std::vector<GdnLayerState> gdn;              // by trunk layer; empty entries for attention layers
   std::vector<AttentionLayerState> attention;  // by trunk layer; empty entries for GDN layers
   RowHistory ple_conv;
   MtpState mtp;
 
+  MachineMemory& memory() const { return *memory_; }
   KvView kv_view(const AttentionLayerState& layer) const;
   void append_committed(std::span<const TokenId> tokens);
   void append_window(std::span<const TokenId> tokens);
@@ -136,8 +114,13 @@ class SequenceState {
   const ModelShape& shape() const { return shape_; }
 
  private:
+  // What passes change in place, in the order of the layers.
+  std::vector<const Array<float>*> recurrent_parts() const;
+
   ModelShape shape_;
   StateOptions options_;
+  MachineMemory* memory_;
+  std::vector<HistoryRows> histories_;  // of the trunk
   std::vector<TokenId> tokens_, pending_;
 };
 

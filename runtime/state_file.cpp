@@ -4,6 +4,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -34,46 +35,55 @@ struct FileCloser {
 };
 using File = std::unique_ptr<std::FILE, FileCloser>;
 
-// Visits every array of a state in file order. `Visit` is called with (pointer, bytes).
-template <typename State, typename Visit>
-void visit_attention(State& layer, std::size_t rows, std::size_t value_bytes, std::size_t ratio, Visit&& visit) {
+// One number for each layer, as version 1 of the file has it; 0 for attention layers.
+std::vector<std::uint64_t> replay_list(const SequenceState& state) {
+  std::vector<std::uint64_t> list;
+  for (const GdnLayerState& layer : state.gdn) list.push_back(layer.s.empty() ? 0 : state.replay);
+  return list;
+}
+
+// Visits every array of a state in file order. `Visit` is called with (pointer into the machine's memory, bytes).
+template <typename Visit>
+void visit_attention(const AttentionLayerState& layer, std::size_t rows, std::size_t value_bytes, std::size_t ratio,
+                     Visit&& visit) {
   visit(layer.k.data(), rows * value_bytes);
   visit(layer.v.data(), rows * value_bytes);
   visit(layer.pooled.data(), rows / ratio * layer.raw_keys.width() * sizeof(float));
-  visit(layer.raw_keys.raw().data(), layer.raw_keys.raw().size_bytes());
+  visit(layer.raw_keys.view().rows, layer.raw_keys.committed_bytes());
 }
 
 template <typename Visit>
-void visit_arrays(SequenceState& state, std::vector<std::uint64_t>& replay, std::size_t position, std::size_t mtp_rows,
-                  Visit&& visit) {
+void visit_arrays(const SequenceState& state, std::size_t position, std::size_t mtp_rows, Visit&& visit) {
   const ModelShape& shape = state.shape();
   const auto ratio = static_cast<std::size_t>(shape.indexer_ratio);
   const std::size_t value_bytes = static_cast<std::size_t>(shape.kv_heads * shape.head_dim) *
                                   (state.options().kv == KvType::kF32 ? sizeof(float) : sizeof(std::uint16_t));
-  visit(replay.data(), replay.size() * sizeof(std::uint64_t));
-  for (GdnLayerState& layer : state.gdn) {
+  for (const GdnLayerState& layer : state.gdn) {
     if (layer.s.empty()) continue;
-    visit(layer.s.data(), layer.s.size() * sizeof(float));
-    visit(layer.conv.raw().data(), layer.conv.raw().size_bytes());
-    visit(layer.log_k.data(), layer.log_k.size() * sizeof(float));
-    visit(layer.log_u.data(), layer.log_u.size() * sizeof(float));
-    visit(layer.log_decay.data(), layer.log_decay.size() * sizeof(float));
+    visit(layer.s.data(), layer.s.bytes());
+    visit(layer.conv.view().rows, layer.conv.committed_bytes());
+    visit(layer.log_k.data(), layer.log_k.bytes());
+    visit(layer.log_u.data(), layer.log_u.bytes());
+    visit(layer.log_decay.data(), layer.log_decay.bytes());
   }
-  for (AttentionLayerState& layer : state.attention)
-    if (layer.k.data() != nullptr) visit_attention(layer, position, value_bytes, ratio, visit);
-  visit(state.ple_conv.raw().data(), state.ple_conv.raw().size_bytes());
+  for (const AttentionLayerState& layer : state.attention)
+    if (!layer.k.empty()) visit_attention(layer, position, value_bytes, ratio, visit);
+  visit(state.ple_conv.view().rows, state.ple_conv.committed_bytes());
   if (shape.mtp_layers > 0) visit_attention(state.mtp.attention, mtp_rows, value_bytes, ratio, visit);
 }
 
-std::uint64_t expected_bytes(SequenceState& state, std::size_t position, std::size_t mtp_rows) {
-  std::vector<std::uint64_t> replay(state.gdn.size());
-  std::uint64_t bytes = sizeof(Header) + position * sizeof(TokenId) + sizeof(std::uint64_t);
-  visit_arrays(state, replay, position, mtp_rows, [&](const void*, std::size_t n) { bytes += n; });
+std::uint64_t expected_bytes(const SequenceState& state, std::size_t position, std::size_t mtp_rows) {
+  std::uint64_t bytes = sizeof(Header) + position * sizeof(TokenId) + (state.gdn.size() + 1) * sizeof(std::uint64_t);
+  visit_arrays(state, position, mtp_rows, [&](const void*, std::size_t n) { bytes += n; });
   return bytes;
 }
 
+// Arrays go to and from the file in pieces of this size where the machine's memory is not the host's.
+constexpr std::size_t kPiece = 1 << 20;
+
 // Checks everything that can be wrong with a state file, its checksum included, without touching the state.
-Header verify(std::FILE* file, const std::filesystem::path& path, SequenceState& state, std::uint64_t fingerprint) {
+Header verify(std::FILE* file, const std::filesystem::path& path, const SequenceState& state,
+              std::uint64_t fingerprint) {
   const std::string name = path.string();
   const std::uint64_t size = std::filesystem::file_size(path);
   Header header{};
@@ -117,9 +127,8 @@ Header verify(std::FILE* file, const std::filesystem::path& path, SequenceState&
 
 void SequenceState::save(const std::filesystem::path& path, std::uint64_t model_fingerprint) const {
   CHECK(pending_.empty() && mtp.pending == 0, "a window is open");
-  auto& self = const_cast<SequenceState&>(*this);  // the visitor is shared with restore; nothing is written here
-  Header header{{},         kVersion, static_cast<std::uint32_t>(options_.kv),   model_fingerprint,
-                position(), mtp.rows, expected_bytes(self, position(), mtp.rows)};
+  Header header{{},         kVersion, static_cast<std::uint32_t>(options_.kv),    model_fingerprint,
+                position(), mtp.rows, expected_bytes(*this, position(), mtp.rows)};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   AtomicFile file(path);
   std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hash(XXH3_createState(), &XXH3_freeState);
@@ -131,9 +140,18 @@ void SequenceState::save(const std::filesystem::path& path, std::uint64_t model_
   };
   write(&header, sizeof header);
   write(tokens_.data(), tokens_.size() * sizeof(TokenId));
-  std::vector<std::uint64_t> replay;
-  for (const GdnLayerState& layer : gdn) replay.push_back(layer.replay);
-  visit_arrays(self, replay, position(), mtp.rows, write);
+  const std::vector<std::uint64_t> replays = replay_list(*this);
+  write(replays.data(), replays.size() * sizeof(std::uint64_t));
+  std::vector<std::uint8_t> buffer;
+  visit_arrays(*this, position(), mtp.rows, [&](const void* data, std::size_t n) {
+    if (memory_->is_host()) return write(data, n);
+    buffer.resize(kPiece);
+    for (std::size_t done = 0; done < n; done += kPiece) {
+      const std::size_t count = std::min(kPiece, n - done);
+      memory_->read(buffer.data(), static_cast<const std::uint8_t*>(data) + done, count);
+      write(buffer.data(), count);
+    }
+  });
   const std::uint64_t checksum = XXH3_64bits_digest(hash.get());
   file.write({reinterpret_cast<const char*>(&checksum), sizeof checksum});
   file.finish();
@@ -158,9 +176,17 @@ void SequenceState::restore(const std::filesystem::path& path, std::uint64_t mod
   std::fseek(file.get(), sizeof(Header), SEEK_SET);
   std::vector<TokenId> tokens(header.position);
   read(tokens.data(), tokens.size() * sizeof(TokenId));
-  std::vector<std::uint64_t> replay(gdn.size());
-  visit_arrays(*this, replay, header.position, header.mtp_rows, read);
-  for (std::size_t i = 0; i < gdn.size(); ++i) gdn[i].replay = std::min<std::uint64_t>(replay[i], kMaxWindow);
+  std::vector<std::uint64_t> replays(gdn.size());
+  read(replays.data(), replays.size() * sizeof(std::uint64_t));
+  std::vector<std::uint8_t> buffer(kPiece);
+  visit_arrays(*this, header.position, header.mtp_rows, [&](void* data, std::size_t n) {
+    for (std::size_t done = 0; done < n; done += kPiece) {
+      const std::size_t count = std::min(kPiece, n - done);
+      read(buffer.data(), count);
+      memory_->write(static_cast<std::uint8_t*>(data) + done, buffer.data(), count);
+    }
+  });
+  replay = std::min<std::uint64_t>(replays.empty() ? 0 : *std::max_element(replays.begin(), replays.end()), kMaxWindow);
   tokens_ = std::move(tokens);
   mtp.rows = header.mtp_rows;
 }

@@ -13,65 +13,90 @@ namespace tandem {
 class Buffer {
  public:
   Buffer() = default;
-  Buffer(std::size_t rows, std::size_t cols) : cols_(cols), data_(rows * cols) {}
-  Rows rows(std::size_t w) {
+  Buffer(MachineMemory& memory, std::size_t rows, std::size_t cols) : cols_(cols), data_(memory, rows * cols) {}
+  Rows rows(std::size_t w) const {
     DCHECK(w * cols_ <= data_.size());
     return {data_.data(), w, cols_};
   }
-  // The first w rows seen as [w, cols] with fewer columns (tightly packed).
-  Rows rows(std::size_t w, std::size_t cols) {
-    DCHECK(w * cols <= data_.size());
-    return {data_.data(), w, cols};
-  }
-  std::size_t bytes() const { return data_.size() * sizeof(float); }
+  std::size_t bytes() const { return data_.bytes(); }
 
  private:
   std::size_t cols_ = 0;
-  std::vector<float> data_;
+  Array<float> data_;
+};
+
+// The same for rows that the host gives or takes (runtime/memory.h).
+class StagedBuffer {
+ public:
+  StagedBuffer() = default;
+  StagedBuffer(MachineMemory& memory, std::size_t rows, std::size_t cols) : cols_(cols), data_(memory, rows * cols) {}
+  Rows rows(std::size_t w) const {
+    DCHECK(w * cols_ <= data_.size());
+    return {data_.data(), w, cols_};
+  }
+  Rows host(std::size_t w) const {
+    DCHECK(w * cols_ <= data_.size());
+    return {data_.host(), w, cols_};
+  }
+  void send(std::size_t w) const { data_.send(0, w * cols_); }
+  void fetch(std::size_t w) const { data_.fetch(0, w * cols_); }
+  std::size_t bytes() const { return data_.bytes(); }
+
+ private:
+  std::size_t cols_ = 0;
+  Staged<float> data_;
 };
 
 struct Workspace {
-  Workspace(const ModelShape& shape, std::size_t max_rows, std::size_t context);
+  Workspace(MachineMemory& memory, const ModelShape& shape, std::size_t max_rows, std::size_t context);
 
+  MachineMemory& memory;
   std::size_t max_rows;
+  std::uint32_t generation = 0;  // of its addresses: the two that grow change them
+  // given by the host
+  StagedBuffer embedding;                                 // [w, d]
+  StagedBuffer rope_cos, rope_sin, block_cos, block_sin;  // [w (+ 1), rope_dims / 2]
+  StagedBuffer ngram;                                     // [w, ple_width]
+  StagedBuffer wide_in;                                   // [w, D] residuals for the draft head; none on a host machine
   // hyper-connections
-  Buffer x;       // [w, D]     residual streams
-  Buffer normed;  // [w, D]     n of READ; also key / gated value of the n-gram layer
-  Buffer wide_a;  // [w, D]     HC gate logits; query and conv input of the n-gram layer
-  Buffer wide_b;  // [w, D]     n-gram key; conv output
-  Buffer low;     // [w, rank]
-  Buffer mixed;   // [w, d]     input of a block
-  Buffer inject;  // [w, streams] logits
-  Buffer block;   // [w, d]     output of a block
+  StagedBuffer x;  // [w, D]     residual streams
+  Buffer normed;   // [w, D]     n of READ; also key / gated value of the n-gram layer
+  Buffer wide_a;   // [w, D]     HC gate logits; query and conv input of the n-gram layer
+  Buffer wide_b;   // [w, D]     n-gram key; conv output
+  Buffer low;      // [w, rank]
+  Buffer mixed;    // [w, d]     input of a block
+  Buffer inject;   // [w, streams] logits
+  Buffer block;    // [w, d]     output of a block
   // GDN
   Buffer qkv, conv;    // [w, conv_width]
   Buffer z, gdn_out;   // [w, value_width]
   Buffer qn, kn;       // [w, key_width]
   Buffer alpha, beta;  // [w, value_heads]
   // attention
-  Buffer q_gate;                                    // [w, heads * 2 * head_dim]
-  Buffer q_rot, attn_out;                           // [w, heads * head_dim]
-  Buffer k, k_rot, v;                               // [w, kv_heads * head_dim]
-  Buffer index_q, index_q_rot;                      // [w, indexer_heads * indexer_dim]
-  Buffer index_k, pool_in, pool;                    // [w (+ ratio), indexer_dim]
-  Buffer rope_cos, rope_sin, block_cos, block_sin;  // [w, rope_dims / 2]
-  std::vector<std::int32_t> positions, position_count;
+  Buffer q_gate;                // [w, heads * 2 * head_dim]
+  Buffer q_rot, attn_out;       // [w, heads * head_dim]
+  Buffer k, k_rot, v;           // [w, kv_heads * head_dim]
+  Buffer index_q, index_q_rot;  // [w, indexer_heads * indexer_dim]
+  Buffer index_k;               // [w, indexer_dim]
+  Array<std::int32_t> positions, position_count;
   std::size_t position_stride;
   // experts
   Buffer router, expert_y, shared, shared_logit;
-  std::vector<std::int32_t> route_expert, hit_expert, miss_expert;
-  std::vector<float> route_weight;
-  // n-gram
-  Buffer ngram;  // [w, ple_width]
+  Array<std::int32_t> route_expert, hit_expert, miss_expert;
+  Array<float> route_weight;
   // head
-  Buffer logits;  // [w, vocab], grown on demand by reserve_logits
-  Buffer concat;  // [w * streams, 2 d], MTP fusion only
+  StagedBuffer logits;  // [w, vocab], grown on demand by reserve_logits
+  Buffer concat;        // [w * streams, 2 d], MTP fusion only
 
   void reserve_logits(std::size_t rows, std::size_t vocab);
   std::size_t bytes() const;  // of all of it, as it is now
 
   QuantRows quant(std::size_t rows, std::size_t cols);
   AttendLists lists(std::size_t rows) { return {positions.data(), position_count.data(), rows, position_stride}; }
+  // The ids of all routes of a pass, bank by bank, for the host.
+  std::int32_t* route_log(std::size_t bank, std::size_t rows, std::size_t used) const {
+    return reinterpret_cast<std::int32_t*>(route_log_.get()) + bank * rows * used;
+  }
   // Makes room for lists of `stride` positions (dense attention over a long sequence).
   void reserve_positions(std::size_t rows, std::size_t stride);
   Routes routes(std::size_t rows, std::size_t used) { return {route_expert.data(), route_weight.data(), rows, used}; }
@@ -81,9 +106,11 @@ struct Workspace {
 
  private:
   std::size_t logit_rows_ = 0;
-  std::vector<std::int8_t> quant_q_;
-  std::vector<float> quant_d_;
-  std::vector<std::int32_t> quant_s_;
+  Array<std::int8_t> quant_q_;
+  Array<float> quant_d_;
+  Array<std::int32_t> quant_s_;
+  std::shared_ptr<std::uint8_t> route_log_;
+  std::size_t route_log_bytes_ = 0;
 };
 
 // What Workspace(shape, rows, context) takes after reserve_logits(logit_rows, shape.vocab), without making it.

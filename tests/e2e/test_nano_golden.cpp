@@ -154,7 +154,7 @@ TEST_P(NanoGolden, FloatMachineMatchesTheReference) {
       token = static_cast<TokenId>(arg_max(draft.logits.span(0)));
     }
     EXPECT_EQ(fresh.mtp.pending, 2U);
-    fresh.mtp.keep(0);
+    fresh.keep_drafts(0);
   };
   check_draft(0, "reference", MtpNorm::kFull, MtpAttention::kSparse);
   check_draft(1, "perstream_dense", MtpNorm::kPerStream, MtpAttention::kDense);

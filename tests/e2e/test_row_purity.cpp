@@ -181,7 +181,7 @@ TEST_F(RowPurity, DraftHeadWindows) {
       for (std::size_t i = 0; i < random() % 4 && from + count + i < kContext; ++i)
         head.forward(b, h.slice(random() % h.rows, 1), next.subspan(random() % next.size(), 1), PassMode::kWindow,
                      LogitRows::kLast);
-      b.mtp.keep(0);
+      b.keep_drafts(0);
     }
     EXPECT_EQ(pieces.hex(), whole.hex());
 

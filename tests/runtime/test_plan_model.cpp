@@ -34,7 +34,7 @@ TEST(PlanModel, WorkspaceBytes) {
   for (const ModelShape& shape : {tiny_shape(), bare, narrow, real_shape()}) {
     for (const std::size_t rows : {1U, 16U, 37U}) {
       for (const std::size_t context : {8U, 100000U}) {
-        Workspace workspace(shape, rows, context);
+        Workspace workspace(host_memory(), shape, rows, context);
         workspace.reserve_logits(3, static_cast<std::size_t>(shape.vocab));
         EXPECT_EQ(workspace_bytes(shape, static_cast<std::int64_t>(rows), static_cast<std::int64_t>(context), 3),
                   static_cast<std::int64_t>(workspace.bytes()))

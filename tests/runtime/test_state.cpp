@@ -19,7 +19,8 @@ TEST(RowHistory, AgainstAListOfAllRows) {
   std::mt19937 random(1);
   for (const std::size_t depth : {0UL, 1UL, 3UL, 9UL}) {
     const std::size_t width = 5;
-    RowHistory history(depth, width);
+    MachineMemory& memory = host_memory();
+    const RowHistory history(memory, depth, width);
     std::vector<std::vector<float>> all(depth, std::vector<float>(width, 0.0F));
     std::vector<std::vector<float>> window;
     const auto make_rows = [&](std::size_t n) {
@@ -35,26 +36,25 @@ TEST(RowHistory, AgainstAListOfAllRows) {
     for (int step = 0; step < 200; ++step) {
       if (window.empty() && random() % 2 == 0) {
         const auto rows = make_rows(1 + random() % 12);
-        history.commit(ConstRows(rows.data(), rows.size() / width, width));
+        memory.commit_rows(history.view(), ConstRows(rows.data(), rows.size() / width, width));
         append(all, rows);
       } else if (window.size() < kMaxWindow && random() % 3 != 0) {
         const auto rows = make_rows(1 + random() % (kMaxWindow - window.size()));
-        history.log(ConstRows(rows.data(), rows.size() / width, width));
+        memory.log_rows(history.view(), window.size(), ConstRows(rows.data(), rows.size() / width, width));
         append(window, rows);
       } else {
         const std::size_t kept = random() % (window.size() + 1);
-        history.keep(kept);
+        const HistoryRows list[] = {history.view()};
+        memory.keep_rows(list, kept);
         all.insert(all.end(), window.begin(), window.begin() + static_cast<std::ptrdiff_t>(kept));
         window.clear();
       }
-      ASSERT_EQ(history.pending(), window.size());
       for (std::size_t i = 0; i < depth; ++i)
         for (std::size_t c = 0; c < width; ++c)
           ASSERT_EQ(history.committed().row(i)[c], all[all.size() - depth + i][c]) << "step " << step;
-      for (std::size_t back = 1; back <= depth + window.size(); ++back) {
-        const auto& expected =
-            back <= window.size() ? window[window.size() - back] : all[all.size() - (back - window.size())];
-        ASSERT_EQ(std::vector<float>(history.back(back), history.back(back) + width), expected) << "step " << step;
+      for (std::size_t i = 0; i < window.size(); ++i) {
+        const float* row = history.view().window + i * width;
+        ASSERT_EQ(std::vector<float>(row, row + width), window[i]) << "step " << step;
       }
     }
   }
