@@ -39,14 +39,23 @@ LoadedModel CpuOps::load(const Model& model, const LoadOptions& options) {
     const ModelShape& shape = model.shape;
     const auto window_rows = kMaxWindow * static_cast<std::size_t>(shape.experts_used);
     const auto ff = static_cast<std::size_t>(std::max(shape.expert_ff, shape.shared_expert_ff));
-    for (ExpertRun* run : {&card_run_, &crew_run_}) run->reserve(window_rows, window_rows, ff);
+    for (ExpertRun* run : {&card_run_, &crew_run_}) run->reserve(window_rows + kMaxWindow, window_rows + 1, ff);
   }
   loaded.experts = store;
   return loaded;
 }
 
+PackedExpert CpuOps::packed_shared(const ExpertWeights& weights, const Activation& a) const {
+  const PackedMatrix* gate = a.q ? weights_.matrix(weights.gate) : nullptr;
+  const PackedMatrix* up = a.q ? weights_.matrix(weights.up) : nullptr;
+  const PackedMatrix* down = weights_.matrix(weights.down);
+  const bool packed = gate != nullptr && up != nullptr && down != nullptr;
+  return packed ? packed_expert(isa_, *gate, *up, *down) : PackedExpert{};
+}
+
 // The routes of `run`, expert by expert, so that a weight is read once for all its rows.
-void CpuOps::list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y, ExpertRun& run) {
+bool CpuOps::list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                          const SharedExpert& shared, ExpertRun& run) {
   constexpr std::int32_t kNone = -1;
   const std::size_t pairs = routes.rows * routes.used;
   first_pair_.assign(static_cast<std::size_t>(bank.experts), kNone);
@@ -61,6 +70,13 @@ void CpuOps::list_experts(const ExpertBank& bank, const Routes& routes, const Ac
   const std::shared_ptr<ExpertStore> store = known == banks_.end() ? nullptr : known->second.store.lock();
   const ExpertBlobLayout* layout = store ? store->layout(known->second.bank) : nullptr;
   run.begin(a);
+  // First, since its units are the largest (it has more bits than the others).
+  const PackedExpert always = shared.weights != nullptr ? packed_shared(*shared.weights, a) : PackedExpert{};
+  const bool listed = always && always.gate.rows == bank.gate.rows;
+  if (listed) {
+    run.add_expert(always, *shared.weights);
+    for (std::size_t r = 0; r < shared.y.rows; ++r) run.add_row(r, shared.y.row(r));
+  }
   for (std::int32_t e = 0; e < bank.experts; ++e) {
     std::int32_t i = first_pair_[static_cast<std::size_t>(e)];
     if (i == kNone) continue;
@@ -73,6 +89,7 @@ void CpuOps::list_experts(const ExpertBank& bank, const Routes& routes, const Ac
     }
   }
   run.finish(workers());
+  return listed;
 }
 
 void CpuOps::run_here(ExpertRun& run) {
@@ -80,13 +97,15 @@ void CpuOps::run_here(ExpertRun& run) {
 }
 
 void CpuOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
-  list_experts(bank, routes, a, y, card_run_);
+  list_experts(bank, routes, a, y, {}, card_run_);
   run_here(card_run_);
 }
 
-void CpuOps::start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
-  list_experts(bank, routes, a, y, crew_run_);
+void CpuOps::start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                           const SharedExpert& shared) {
+  const bool listed = list_experts(bank, routes, a, y, shared, crew_run_);
   crew_.start_experts(crew_run_.units(), crew_body_);
+  if (shared.weights != nullptr && !listed) ffn(*shared.weights, a, shared.y);
 }
 
 void CpuOps::finish_experts() {
@@ -94,16 +113,13 @@ void CpuOps::finish_experts() {
 }
 
 void CpuOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
-  const PackedMatrix* gate = a.q ? weights_.matrix(weights.gate) : nullptr;
-  const PackedMatrix* up = a.q ? weights_.matrix(weights.up) : nullptr;
-  const PackedMatrix* down = weights_.matrix(weights.down);
-  const bool packed = gate != nullptr && up != nullptr && down != nullptr;
+  const PackedExpert packed = packed_shared(weights, a);
   card_run_.begin(a);
   // An unpacked expert is a unit: its rows are cut into strips, so that there are several.
   constexpr std::size_t kStrip = 8;
   const std::size_t strip = packed ? std::max<std::size_t>(1, y.rows) : kStrip;
   for (std::size_t first = 0; first < y.rows; first += strip) {
-    card_run_.add_expert(packed ? packed_expert(isa_, *gate, *up, *down) : PackedExpert{}, weights);
+    card_run_.add_expert(packed, weights);
     for (std::size_t r = first; r < std::min(y.rows, first + strip); ++r) card_run_.add_row(r, y.row(r));
   }
   card_run_.finish(workers());

@@ -59,7 +59,8 @@ class CpuOps : public ReferenceOps {
   void attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
                  std::size_t gate_stride, Rows out) override;
   void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
-  void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
+  void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                     const SharedExpert& shared) override;
   void finish_experts() override;
   void ffn(const ExpertWeights& weights, const Activation& a, Rows y) override;
   void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override;
@@ -74,7 +75,10 @@ class CpuOps : public ReferenceOps {
   // body(row, first, last) over pieces of every row, cut at multiples of `step` columns; cost: work of one column.
   void parallel_columns(std::size_t rows, std::size_t cols, std::size_t step, std::size_t cost,
                         FunctionRef<void(std::size_t, std::size_t, std::size_t)> body);
-  void list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y, ExpertRun& run);
+  // Returns whether the shared expert is in the list: not when it is absent, or has another shape than the others.
+  bool list_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                    const SharedExpert& shared, ExpertRun& run);
+  PackedExpert packed_shared(const ExpertWeights& weights, const Activation& a) const;
   void run_here(ExpertRun& run);
 
   struct BankRef {

@@ -26,14 +26,17 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   const Routes hits = ws.hits(w, used), misses = ws.misses(w, used);
   const RouteSplit split = ops.split_routes(pass.experts, pass.layer, routes, hits, misses,
                                             ws.route_log(static_cast<std::size_t>(pass.layer), w, used));
-  if (split.misses) ops.start_experts(weights.routed, misses, f, y);
+  // With nothing on the card, all that a layer has to do for its experts is one list, which everybody shares.
+  const bool crew_alone = split.misses && !split.hits;
+  const Ops::SharedExpert shared{&weights.shared, ws.shared.rows(w)};
+  if (split.misses) ops.start_experts(weights.routed, misses, f, y, crew_alone ? shared : Ops::SharedExpert{});
   if (split.hits) {
     const Span span("experts on the card", pass.layer);
     ops.expert_ffn(weights.routed, hits, f, y);
   }
-  {
+  if (!crew_alone) {
     const Span span("shared expert", pass.layer);
-    ops.ffn(weights.shared, f, ws.shared.rows(w));
+    ops.ffn(*shared.weights, f, shared.y);
   }
   if (split.misses) {
     const Span span("wait for the crew", pass.layer);

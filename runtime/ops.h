@@ -269,10 +269,17 @@ class Ops {
                                   const Routes& misses, std::int32_t* log);
   // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d]. A negative id leaves its row of y alone.
   virtual void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) = 0;
-  // The same for the experts that are off the card: begun here, done when finish_experts returns; other operations may
-  // run in between. Everything passed must stay unchanged until then. REQUIRES that no other is running.
-  virtual void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
+  // The same for the experts that are off the card, and for the shared expert when it is given: begun here, done when
+  // finish_experts returns; other operations may run in between. Everything passed must stay unchanged until then.
+  // REQUIRES that no other is running.
+  struct SharedExpert {
+    const ExpertWeights* weights = nullptr;
+    Rows y;  // as of ffn
+  };
+  virtual void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                             const SharedExpert& shared) {
     expert_ffn(bank, routes, a, y);
+    if (shared.weights != nullptr) ffn(*shared.weights, a, shared.y);
   }
   virtual void finish_experts() {}
   // y = down(quantised(silu(gate x) * (up x))). y [w, d].

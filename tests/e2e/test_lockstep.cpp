@@ -122,9 +122,10 @@ class Watched : public CpuOps {
     note(routes, here_);
     CpuOps::expert_ffn(bank, routes, a, y);
   }
-  void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override {
+  void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                     const SharedExpert& shared) override {
     note(routes, crew_);
-    CpuOps::start_experts(bank, routes, a, y);
+    CpuOps::start_experts(bank, routes, a, y, shared);
   }
   void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override {
     for (std::size_t i = 0; i < routes.rows * routes.used; ++i) {

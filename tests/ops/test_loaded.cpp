@@ -180,6 +180,11 @@ void expect_experts_twin(Ops& ops, const MoeWeights& moe, std::size_t rows, Valu
     machine.expert_ffn(moe.routed, routes, in.rows(first, count),
                        rows_of(results.floats(count * kUsed, moe.routed.down.rows)));
     machine.ffn(moe.shared, in.rows(first, count), rows_of(results.floats(count, moe.shared.down.rows)));
+    // All of it in one list, as where nothing is on a card.
+    Floats& crew_y = results.floats(count * kUsed, moe.routed.down.rows);
+    machine.start_experts(moe.routed, routes, in.rows(first, count), rows_of(crew_y),
+                          {&moe.shared, rows_of(results.floats(count, moe.shared.down.rows))});
+    machine.finish_experts();
   };
   const auto what = fmt::format("experts {}, {}, {}; {}", dtype_name(moe.routed.gate.type),
                                 dtype_name(moe.routed.up.type), dtype_name(moe.routed.down.type), values_name(values));
