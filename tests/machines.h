@@ -1,4 +1,4 @@
-// Every machine of this build, for tests that hold them against ReferenceOps. A new machine is one more entry.
+// The machines that tests hold against ReferenceOps.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,35 +9,32 @@
 #include <string>
 #include <vector>
 
-#include "cpu/cpu_ops.h"
-#include "cpu/reference_ops.h"
+#include "runtime/ops.h"
 
 namespace tandem::testing {
 
 struct Machine {
-  std::string name;  // part of the test's name: letters and digits
-  std::function<std::unique_ptr<Ops>()> make;
+  std::string name;                                                // part of the test's name: letters and digits
+  std::function<std::unique_ptr<Ops>(std::string* why_not)> make;  // null: see *why_not
 
   friend void PrintTo(const Machine& machine, std::ostream* out) { *out << machine.name; }
 };
 
-// The reference is in the list because row purity, guards and unchanged inputs are asked of it too.
-inline const std::vector<Machine>& machines() {
-  static const std::vector<Machine> list = {
-      {"Reference", [] { return make_reference_ops(); }},
-      {"Cpu1", [] { return make_cpu_ops(1); }},
-      {"Cpu2", [] { return make_cpu_ops(2); }},
-  };
-  return list;
-}
+// The machines of a test program: those of the host (tests/machines.cpp), or the card's kernels (tests/gpu).
+const std::vector<Machine>& machines();
 
-// Base of the tests that run once per machine.
+// Base of the tests that run once per machine; skipped, with the reason, where the machine is not to be had.
 class MachineTest : public ::testing::TestWithParam<Machine> {
  protected:
+  void SetUp() override {
+    std::string why_not;
+    machine_ = GetParam().make(&why_not);
+    if (machine_ == nullptr) GTEST_SKIP() << why_not;
+  }
   Ops& machine() const { return *machine_; }
 
  private:
-  std::unique_ptr<Ops> machine_ = GetParam().make();
+  std::unique_ptr<Ops> machine_;
 };
 
 inline std::string machine_name(const ::testing::TestParamInfo<Machine>& info) {

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 
+#include "cpu/reference_ops.h"
 #include "tests/machines.h"
 #include "tests/ops/cases.h"
 #include "tests/ops/twin.h"
@@ -122,7 +123,7 @@ class BlockMatmul : public ::testing::TestWithParam<TypedMachine> {
   Ops& machine() const { return *machine_; }
 
  private:
-  std::unique_ptr<Ops> machine_ = GetParam().machine.make();
+  std::unique_ptr<Ops> machine_ = GetParam().machine.make(nullptr);
 };
 
 std::vector<TypedMachine> typed_machines() {

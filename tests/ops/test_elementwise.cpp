@@ -181,6 +181,7 @@ TEST_P(Elementwise, Sums) {
       ops.add2(rows_of(results.copy(rows_of(x, first, count))), a_rows, rows_of(b, first, count));
       ops.tile_streams(a_rows, kStreams, rows_of(results.floats(count, d * kStreams)));
       ops.add_streams(rows_of(results.copy(rows_of(wide, first, count))), a_rows, kStreams);
+      ops.pair_streams(a_rows, rows_of(wide, first, count), kStreams, rows_of(results.floats(count * kStreams, 2 * d)));
     });
   });
 }

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "cpu/cpu_ops.h"
+#include "cpu/reference_ops.h"
 #include "runtime/model.h"
 #include "tests/machines.h"
 #include "tests/ops/cases.h"

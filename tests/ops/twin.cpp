@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "cpu/reference_ops.h"
+
 namespace tandem::testing {
 
 Floats& Results::copy(ConstRows source) {

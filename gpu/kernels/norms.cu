@@ -1,0 +1,170 @@
+#include "gpu/kernels/norms.h"
+
+#include "gpu/cuda_check.h"
+#include "gpu/kernels/launch_check.h"
+#include "gpu/kernels/reduce.cuh"
+
+namespace tandem::gpu {
+
+namespace {
+
+// What becomes of value x at column j of row r (column i of its group), given 1 / sqrt(...) of the group.
+struct RmsFinish {
+  const float* gamma;
+  static constexpr bool kMean = true;
+  __device__ float operator()(float x, float inverse, std::size_t, std::size_t j, unsigned) const {
+    return (x * inverse) * gamma[j];
+  }
+};
+struct L2Finish {
+  float scale;
+  static constexpr bool kMean = false;
+  __device__ float operator()(float x, float inverse, std::size_t, std::size_t, unsigned) const {
+    return (x * inverse) * scale;
+  }
+};
+struct GdnFinish {
+  const float* norm;
+  const float* z;
+  std::size_t z_stride;
+  static constexpr bool kMean = true;
+  __device__ float operator()(float x, float inverse, std::size_t r, std::size_t j, unsigned i) const {
+    return ((x * inverse) * norm[i]) * sigmoid_c(z[r * z_stride + j]);
+  }
+};
+
+template <bool kMean>
+__device__ float inverse_root(float sum, unsigned n, float eps) {
+  return 1.0F / __fsqrt_rn((kMean ? sum / static_cast<float>(n) : sum) + eps);
+}
+
+template <typename Finish>
+__global__ void norm_block(const float* x, std::size_t x_stride, unsigned n, float eps, Finish finish, float* y,
+                           std::size_t y_stride) {
+  __shared__ float lanes[kMaxSegments * kWarp];
+  const std::size_t r = blockIdx.y, base = std::size_t{blockIdx.x} * n;
+  const float* in = x + r * x_stride + base;
+  float* out = y + r * y_stride + base;
+  const float inverse = inverse_root<Finish::kMean>(block_dot(in, in, n, lanes), n, eps);
+  const unsigned lane = threadIdx.x % kWarp;
+  for (unsigned s = threadIdx.x / kWarp; s * kSegment < n; s += blockDim.x / kWarp)
+#pragma unroll
+    for (unsigned k = 0; k < kSegmentSteps; ++k) {
+      const unsigned i = s * kSegment + k * kLanes + lane;
+      if (i < n) out[i] = finish(in[i], inverse, r, base + i, i);
+    }
+}
+
+constexpr unsigned kGroupsPerBlock = 4;
+
+// Groups of at most one segment: a warp each.
+template <typename Finish>
+__global__ void norm_warps(const float* x, std::size_t x_stride, unsigned groups, unsigned n, float eps, Finish finish,
+                           float* y, std::size_t y_stride) {
+  const unsigned group = blockIdx.x * kGroupsPerBlock + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  if (group >= groups) return;
+  const std::size_t r = blockIdx.y, base = std::size_t{group} * n;
+  const float* in = x + r * x_stride + base;
+  float* out = y + r * y_stride + base;
+  float v[kSegmentSteps];
+  float acc = 0.0F;
+#pragma unroll
+  for (unsigned k = 0; k < kSegmentSteps; ++k) {
+    const unsigned i = k * kLanes + lane;
+    v[k] = i < n ? in[i] : 0.0F;
+  }
+#pragma unroll
+  for (unsigned k = 0; k < kSegmentSteps; ++k)
+    if (k * kLanes + lane < n) acc = __fmaf_rn(v[k], v[k], acc);
+  const float inverse = inverse_root<Finish::kMean>(warp_tree(acc), n, eps);
+#pragma unroll
+  for (unsigned k = 0; k < kSegmentSteps; ++k) {
+    const unsigned i = k * kLanes + lane;
+    if (i < n) out[i] = finish(v[k], inverse, r, base + i, i);
+  }
+}
+
+template <typename Finish>
+void launch_norm(ConstDeviceRows x, std::size_t n, float eps, const Finish& finish, DeviceRows y, DeviceStream stream) {
+  LAUNCH_CHECK(n > 0 && n <= kMaxSegments * kSegment && x.cols % n == 0 && y.cols == x.cols && y.rows == x.rows, n,
+               x.rows, x.cols, y.rows, y.cols);
+  if (x.rows == 0) return;
+  const auto groups = static_cast<unsigned>(x.cols / n), rows = static_cast<unsigned>(x.rows);
+  const auto size = static_cast<unsigned>(n);
+  if (n > kSegment)
+    norm_block<<<dim3(groups, rows), row_threads(n), 0, stream>>>(x.data, x.stride, size, eps, finish, y.data,
+                                                                  y.stride);
+  else
+    norm_warps<<<dim3((groups + kGroupsPerBlock - 1) / kGroupsPerBlock, rows), kGroupsPerBlock * kWarp, 0, stream>>>(
+        x.data, x.stride, groups, size, eps, finish, y.data, y.stride);
+  CUDA_CHECK_LAUNCH();
+}
+
+// A warp per head. The normed values lie in shared memory before the rotation, whose pairs are `half` apart.
+__global__ void norm_rope_warps(const float* x, std::size_t x_stride, unsigned heads, unsigned n, unsigned head_stride,
+                                const float* gamma, float eps, DeviceRope rope, float* y, std::size_t y_stride) {
+  __shared__ float normed[kGroupsPerBlock][kSegment];
+  const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const unsigned head = blockIdx.x * kGroupsPerBlock + warp;
+  if (head >= heads) return;
+  const std::size_t r = blockIdx.y;
+  const float* in = x + r * x_stride + std::size_t{head} * head_stride;
+  float* out = y + r * y_stride + std::size_t{head} * n;
+  const auto half = static_cast<unsigned>(rope.half);
+  const std::size_t angle = (static_cast<std::size_t>(rope.first == nullptr ? 0 : *rope.first) + r) * half;
+  float v[kSegmentSteps];
+  float acc = 0.0F;
+#pragma unroll
+  for (unsigned k = 0; k < kSegmentSteps; ++k) {
+    const unsigned i = k * kLanes + lane;
+    v[k] = i < n ? in[i] : 0.0F;
+  }
+#pragma unroll
+  for (unsigned k = 0; k < kSegmentSteps; ++k)
+    if (k * kLanes + lane < n) acc = __fmaf_rn(v[k], v[k], acc);
+  const float inverse = inverse_root<true>(warp_tree(acc), n, eps);
+#pragma unroll
+  for (unsigned k = 0; k < kSegmentSteps; ++k) {
+    const unsigned i = k * kLanes + lane;
+    if (i < n) normed[warp][i] = (v[k] * inverse) * gamma[i];
+  }
+  __syncwarp();
+#pragma unroll
+  for (unsigned k = 0; k < kSegmentSteps; ++k) {
+    const unsigned i = k * kLanes + lane;
+    if (i < n) out[i] = rotated(normed[warp], i, half, rope.cos + angle, rope.sin + angle);
+  }
+}
+
+}  // namespace
+
+void rms_norm(ConstDeviceRows x, std::size_t groups, const float* gamma, float eps, DeviceRows y, DeviceStream stream) {
+  LAUNCH_CHECK(groups > 0 && x.cols % groups == 0, groups, x.cols);
+  launch_norm(x, x.cols / groups, eps, RmsFinish{gamma}, y, stream);
+}
+
+void l2_norm(ConstDeviceRows x, std::size_t dim, float eps, float scale, DeviceRows y, DeviceStream stream) {
+  launch_norm(x, dim, eps, L2Finish{scale}, y, stream);
+}
+
+void gdn_output(ConstDeviceRows o, ConstDeviceRows z, const float* norm, std::size_t dim, float eps, DeviceRows r,
+                DeviceStream stream) {
+  LAUNCH_CHECK(z.rows == o.rows && z.cols == o.cols, z.rows, z.cols, o.rows, o.cols);
+  launch_norm(o, dim, eps, GdnFinish{norm, z.data, z.stride}, r, stream);
+}
+
+void norm_rope(ConstDeviceRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
+               float eps, const DeviceRope& rope, DeviceRows y, DeviceStream stream) {
+  LAUNCH_CHECK(dim <= kSegment && y.cols == heads * dim && 2 * rope.half <= dim && y.rows == x.rows &&
+                   x.cols >= (heads - 1) * head_stride + dim,
+               heads, dim, head_stride, rope.half, x.rows, x.cols, y.rows, y.cols);
+  if (x.rows == 0) return;
+  const dim3 grid(static_cast<unsigned>((heads + kGroupsPerBlock - 1) / kGroupsPerBlock),
+                  static_cast<unsigned>(x.rows));
+  norm_rope_warps<<<grid, kGroupsPerBlock * kWarp, 0, stream>>>(
+      x.data, x.stride, static_cast<unsigned>(heads), static_cast<unsigned>(dim), static_cast<unsigned>(head_stride),
+      gamma, eps, rope, y.data, y.stride);
+  CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace tandem::gpu
