@@ -72,5 +72,6 @@ function(tandem_cuda_target target)
   target_link_libraries(${target} PUBLIC CUDA::cudart_static)
   target_compile_options(${target} PRIVATE
     $<$<COMPILE_LANGUAGE:CUDA>:-ftz=false -prec-div=true -prec-sqrt=true -fmad=false -lineinfo
-    -Xptxas=-v -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off>)
+    -Xptxas=-v -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off
+    -DFMT_USE_CONSTEXPR=1>)  # fmt 9 takes nvcc for older than it is, and then refuses the format strings of CHECK
 endfunction()
