@@ -1,0 +1,335 @@
+// The card's quantised products: every tile type x activation rows x route on one matrix, some types on the matrices of
+// the model, and the expert FFN over resident experts; in GB/s of weight bytes and as a share of the copy roof of the
+// same run. Weights are cold: every launch of a sample reads another copy, and the copies exceed the cache many times.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <random>
+#include <set>
+
+#include "bench/bench.h"
+#include "bench/block_pool.h"
+#include "gpu/cuda_check.h"
+#include "gpu/device_buffer.h"
+#include "gpu/kernels/copy.h"
+#include "gpu/kernels/expert_ffn.h"
+#include "gpu/kernels/quantize.h"
+#include "gpu/kernels/tile_product.h"
+#include "placement/check.h"
+#include "runtime/expert_blob.h"
+#include "runtime/packed_matrix.h"
+
+namespace tandem::bench {
+namespace {
+
+constexpr std::size_t kMaxWidth = 16;
+constexpr DType kTypes[] = {DType::Q4_0,   DType::Q4_1,   DType::Q5_0,    DType::Q5_1,   DType::Q8_0,  DType::Q2_0,
+                            DType::IQ4_NL, DType::MXFP4,  DType::Q2_K,    DType::Q3_K,   DType::Q4_K,  DType::Q5_K,
+                            DType::Q6_K,   DType::IQ4_XS, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS,
+                            DType::IQ3_S,  DType::IQ1_S,  DType::IQ1_M};
+
+struct Options {
+  std::vector<std::string> types;
+  std::vector<std::size_t> widths{1, 2, 4, 5, 8};
+  std::size_t cold_mib = 1024, expert_gib = 24, samples = 7;
+  bool experts = true, shapes = true;
+  std::string csv, machine;
+};
+
+// A stream, and launches on it timed as one graph.
+class Timer {
+ public:
+  Timer() {
+    CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+    CUDA_CHECK(cudaEventCreate(&begin_));
+    CUDA_CHECK(cudaEventCreate(&end_));
+  }
+  cudaStream_t stream() const { return stream_; }
+
+  // Seconds of one launch: median over `samples` of a graph with launch(0) .. launch(count - 1).
+  double time(std::size_t count, std::size_t samples, const std::function<void(std::size_t)>& launch) {
+    CUDA_CHECK(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal));
+    for (std::size_t i = 0; i < count; ++i) launch(i);
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    CUDA_CHECK(cudaStreamEndCapture(stream_, &graph));
+    CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+    std::vector<double> seconds;
+    for (std::size_t i = 0; i <= samples; ++i) {  // the first one warms up
+      CUDA_CHECK(cudaEventRecord(begin_, stream_));
+      CUDA_CHECK(cudaGraphLaunch(exec, stream_));
+      CUDA_CHECK(cudaEventRecord(end_, stream_));
+      CUDA_CHECK(cudaEventSynchronize(end_));
+      float ms = 0.0F;
+      CUDA_CHECK(cudaEventElapsedTime(&ms, begin_, end_));
+      if (i > 0) seconds.push_back(1e-3 * static_cast<double>(ms) / static_cast<double>(count));
+    }
+    CUDA_CHECK(cudaGraphExecDestroy(exec));
+    CUDA_CHECK(cudaGraphDestroy(graph));
+    return summarise(seconds).median;
+  }
+
+ private:
+  cudaStream_t stream_ = nullptr;
+  cudaEvent_t begin_ = nullptr, end_ = nullptr;
+};
+
+struct Bench {
+  Options options;
+  Timer timer;
+  DeviceBuffer<std::uint8_t> cold;  // the copies of a matrix, or two halves of a plain copy
+  double roof = 0;                  // bytes read and written per second by a copy
+  std::unique_ptr<CsvFile> csv;
+  std::string card;
+
+  void report(const std::string& what, const std::string& type, std::size_t rows, std::size_t cols, std::size_t width,
+              const std::string& route, double bytes, double seconds) {
+    const double rate = bytes / seconds;
+    csv->row({card, what, type, fmt::to_string(rows), fmt::to_string(cols), fmt::to_string(width), route,
+              fmt::format("{:.0f}", bytes), fmt::format("{:.3f}", 1e6 * seconds), fmt::format("{:.1f}", 1e-9 * rate),
+              fmt::format("{:.3f}", rate / roof)});
+  }
+};
+
+// Quantised activations of kMaxWidth rows.
+struct Inputs {
+  DeviceBuffer<float> x;
+  DeviceBuffer<std::int8_t> q;
+  DeviceBuffer<float> d;
+  DeviceBuffer<std::int32_t> s, bad;
+  Inputs(std::size_t cols, cudaStream_t stream)
+      : x(kMaxWidth * cols), q(kMaxWidth * cols), d(kMaxWidth * cols / 32), s(kMaxWidth * cols / 16), bad(1) {
+    std::vector<float> values(kMaxWidth * cols);
+    std::mt19937 random(7);
+    for (float& v : values) v = std::normal_distribution<float>()(random);
+    x.upload(values.data());
+    launch_quantize(x.get(), cols, kMaxWidth, cols, q.get(), d.get(), s.get(), bad.get(), stream);
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+  }
+  DeviceQuant quant() const { return {q.get(), d.get(), s.get()}; }
+};
+
+std::vector<std::uint8_t> random_tiles(DType type, std::size_t rows, std::size_t cols) {
+  const BlockPool pool(type, 0.02, 5);
+  std::vector<std::uint8_t> file(rows * row_bytes(type, cols));
+  pool.fill(9, file.data(), file.size());
+  const WeightView view{file.data(), type, rows, cols, 1.0F, {}};
+  const PackedMatrix packed = pack_matrix(view, [](std::size_t n, const std::function<void(std::size_t)>& body) {
+    for (std::size_t i = 0; i < n; ++i) body(i);
+  });
+  return {packed.data(), packed.data() + packed.bytes()};
+}
+
+// Fills `to` with copies of the tiles, as many as fit; returns how many bytes they are apart.
+void replicate(const std::vector<std::uint8_t>& tiles, std::uint8_t* to, std::size_t copies) {
+  CUDA_CHECK(cudaMemcpy(to, tiles.data(), tiles.size(), cudaMemcpyHostToDevice));
+  std::size_t done = 1;
+  while (done < copies) {
+    const std::size_t more = std::min(done, copies - done);
+    CUDA_CHECK(cudaMemcpy(to + done * tiles.size(), to, more * tiles.size(), cudaMemcpyDeviceToDevice));
+    done += more;
+  }
+}
+
+const char* route_name(TileRoute route) {
+  return route == TileRoute::kDot ? "dp4a" : route == TileRoute::kMma ? "mma" : "auto";
+}
+
+// One matrix at every width and route; prints microseconds and the share of the roof. False when routes differ.
+bool run_matrix(Bench& bench, DType type, std::size_t rows, std::size_t cols) {
+  // Tiles repeat after 64 rows of the file at most: packing a head on one core would take longer than measuring it.
+  const std::size_t some = std::min<std::size_t>(rows, 2560);
+  std::vector<std::uint8_t> tiles = random_tiles(type, some, cols);
+  const std::size_t bytes = packed_bytes(type, rows, cols);
+  while (tiles.size() < bytes)
+    tiles.insert(tiles.end(), tiles.begin(),
+                 tiles.begin() + static_cast<std::ptrdiff_t>(std::min(tiles.size(), bytes - tiles.size())));
+  const std::size_t copies = std::clamp<std::size_t>(bench.cold.bytes() / bytes, 1, 400);
+  replicate(tiles, bench.cold.get(), copies);
+  const Inputs x(cols, bench.timer.stream());
+  DeviceBuffer<float> y(kMaxWidth * rows), other(kMaxWidth * rows);
+  DeviceBuffer<unsigned> never(1);
+  const std::size_t launches = std::clamp<std::size_t>(std::max(copies, (std::size_t{256} << 20) / bytes), 4, 400);
+  const double read = bench.timer.time(launches, bench.options.samples, [&](std::size_t i) {
+    launch_read(never.get(), bench.cold.get() + i % copies * bytes, bytes / 16 * 16, bench.timer.stream());
+  });
+  bench.report("read", std::string(dtype_name(type)), rows, cols, 0, "read", static_cast<double>(bytes), read);
+  fmt::print("{:8} {:>6} x {:<5} {:7.2f} MB  read {:5.1f} us {:3.0f}% ", dtype_name(type), rows, cols,
+             1e-6 * static_cast<double>(bytes), 1e6 * read, 100 * static_cast<double>(bytes) / read / bench.roof);
+  bool same = true;
+  for (const std::size_t width : bench.options.widths)
+    for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma}) {
+      if (route == TileRoute::kDot && width > 2) continue;
+      const auto launch = [&](std::size_t i) {
+        launch_tile_matmul({type, bench.cold.get() + i % copies * bytes, rows, cols, 1.0F}, x.quant(), width, y.get(),
+                           rows, bench.timer.stream(), route);
+      };
+      launch(0);
+      launch_tile_matmul({type, bench.cold.get(), rows, cols, 1.0F}, x.quant(), width, other.get(), rows,
+                         bench.timer.stream(), route == TileRoute::kDot ? TileRoute::kMma : TileRoute::kDot);
+      CUDA_CHECK(cudaStreamSynchronize(bench.timer.stream()));
+      std::vector<std::uint32_t> a(y.size()), b(y.size());
+      CUDA_CHECK(cudaMemcpy(a.data(), y.get(), 4 * width * rows, cudaMemcpyDeviceToHost));
+      CUDA_CHECK(cudaMemcpy(b.data(), other.get(), 4 * width * rows, cudaMemcpyDeviceToHost));
+      a.resize(width * rows);
+      b.resize(width * rows);
+      if (a != b) same = false;
+      const double seconds = bench.timer.time(launches, bench.options.samples, launch);
+      bench.report("matrix", std::string(dtype_name(type)), rows, cols, width, route_name(route),
+                   static_cast<double>(bytes), seconds);
+      fmt::print("| {} w{} {:5.1f} us {:3.0f}% ", route == TileRoute::kDot ? "dot" : "mma", width, 1e6 * seconds,
+                 100 * static_cast<double>(bytes) / seconds / bench.roof);
+    }
+  fmt::print("{}\n", same ? "" : "  ROUTES DIFFER");
+  std::fflush(stdout);
+  return same;
+}
+
+struct ExpertTypes {
+  DType gate_up, down;
+};
+
+// The routed experts of one layer after the other, `used` random ones per row.
+void run_experts(Bench& bench, const ExpertTypes& types, DeviceBuffer<std::uint8_t>& memory) {
+  constexpr std::size_t kHidden = 2560, kFf = 640, kExperts = 512, kUsed = 10;
+  ExpertBank bank;
+  bank.gate = {nullptr, types.gate_up, kFf, kHidden, 1.0F, {}};
+  bank.up = bank.gate;
+  bank.down = {nullptr, types.down, kHidden, kFf, 1.0F, {}};
+  const ExpertBlobLayout layout = ExpertBlobLayout::of(bank);
+  std::vector<std::uint8_t> blob(layout.bytes);
+  const auto put = [&](const ExpertBlobLayout::Part& part) {
+    const std::vector<std::uint8_t> tiles = random_tiles(part.type, part.rows, part.cols);
+    std::copy(tiles.begin(), tiles.end(), blob.begin() + static_cast<std::ptrdiff_t>(part.offset));
+  };
+  put(layout.gate);
+  put(layout.up);
+  put(layout.down);
+  const std::size_t copies = memory.bytes() / layout.bytes;
+  const std::size_t layers = std::max<std::size_t>(1, std::min<std::size_t>(48, copies / kExperts));
+  replicate(blob, memory.get(), std::min(copies, layers * kExperts));
+  std::vector<const std::uint8_t*> slots(layers * kExperts);
+  for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = memory.get() + i % copies * layout.bytes;
+  DeviceBuffer<const std::uint8_t*> device_slots(slots.size());
+  device_slots.upload(slots.data());
+  const Inputs x(kHidden, bench.timer.stream());
+  DeviceBuffer<std::uint8_t> work(expert_scratch_bytes(kMaxWidth * kUsed, kFf));
+  const ExpertScratch scratch = make_expert_scratch(work.get(), kMaxWidth * kUsed, kFf);
+  DeviceBuffer<float> y(kMaxWidth * kUsed * kHidden);
+  fmt::print("experts {} + {}, {} layers, {:.1f} GiB: ", dtype_name(types.gate_up), dtype_name(types.down), layers,
+             static_cast<double>(std::min(copies, layers * kExperts) * layout.bytes) / 1073741824.0);
+  for (const std::size_t width : {1UL, 2UL, 4UL, 8UL}) {
+    std::vector<std::int32_t> routes(layers * width * kUsed);
+    std::mt19937 random(static_cast<std::uint32_t>(width));
+    std::size_t distinct = 0;
+    for (std::size_t l = 0; l < layers; ++l) {
+      std::set<std::int32_t> all;
+      for (std::size_t r = 0; r < width; ++r) {
+        std::set<std::int32_t> row;
+        while (row.size() < kUsed) row.insert(static_cast<std::int32_t>(random() % kExperts));
+        std::copy(row.begin(), row.end(), routes.begin() + static_cast<std::ptrdiff_t>((l * width + r) * kUsed));
+        all.insert(row.begin(), row.end());
+      }
+      distinct += all.size();
+    }
+    DeviceBuffer<std::int32_t> device_routes(routes.size());
+    device_routes.upload(routes.data());
+    const double bytes = static_cast<double>(distinct * layout.bytes) / static_cast<double>(layers);
+    for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma}) {
+      if (route == TileRoute::kDot && width > 2) continue;
+      const double seconds = bench.timer.time(layers, bench.options.samples, [&](std::size_t l) {
+        launch_expert_ffn(layout, {},
+                          {device_routes.get() + l * width * kUsed, width, kUsed, device_slots.get() + l * kExperts},
+                          x.quant(), y.get(), kHidden, scratch, bench.timer.stream(), route);
+      });
+      bench.report("experts", fmt::format("{}+{}", dtype_name(types.gate_up), dtype_name(types.down)), kFf, kHidden,
+                   width, route_name(route), bytes, seconds);
+      fmt::print("| {} w{} {:5.1f} us {:4.0f} GB/s {:3.0f}% ", route == TileRoute::kDot ? "dot" : "mma", width,
+                 1e6 * seconds, 1e-9 * bytes / seconds, 100 * bytes / seconds / bench.roof);
+    }
+  }
+  const double quantize = bench.timer.time(48, bench.options.samples, [&](std::size_t) {
+    launch_quantize(x.x.get(), kHidden, 1, kHidden, x.q.get(), x.d.get(), x.s.get(), x.bad.get(), bench.timer.stream());
+  });
+  fmt::print("| quantize w1 {:.1f} us\n", 1e6 * quantize);
+  std::fflush(stdout);
+}
+
+int run(const Options& options) {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
+    fail_input("no CUDA device here. Fix: run this where there is one");
+  Bench bench;
+  bench.options = options;
+  cudaDeviceProp properties{};
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
+  bench.card = properties.name;
+  load_tile_kernels();
+  bench.cold = DeviceBuffer<std::uint8_t>(options.cold_mib << 20);
+  CUDA_CHECK(cudaMemset(bench.cold.get(), 1, bench.cold.bytes()));
+  const MachineInfo machine = machine_info(options.machine);
+  bench.csv = std::make_unique<CsvFile>(options.csv, machine,
+                                        std::vector<std::string>{"card", "what", "type", "rows", "cols", "width",
+                                                                 "route", "bytes", "us", "gb_s", "share_of_copy"});
+  const std::size_t half = bench.cold.bytes() / 2;
+  bench.roof = 2.0 * static_cast<double>(half) / bench.timer.time(4, options.samples, [&](std::size_t) {
+    launch_copy(bench.cold.get() + half, bench.cold.get(), half, bench.timer.stream());
+  });
+  DeviceBuffer<unsigned> never(1);
+  const double read = static_cast<double>(2 * half) / bench.timer.time(4, options.samples, [&](std::size_t) {
+    launch_read(never.get(), bench.cold.get(), 2 * half, bench.timer.stream());
+  });
+  fmt::print("{}: copy roof {:.0f} GB/s (read + written), read {:.0f} GB/s; shares are of the copy roof\n", bench.card,
+             1e-9 * bench.roof, 1e-9 * read);
+  bench.report("copy", "", 0, 0, 0, "copy", static_cast<double>(2 * half), static_cast<double>(2 * half) / bench.roof);
+  bool same = true;
+  for (const DType type : kTypes) {
+    const bool named = std::find(options.types.begin(), options.types.end(), dtype_name(type)) != options.types.end();
+    if (options.types.empty() || named) same = run_matrix(bench, type, 10240, 2560) && same;
+  }
+  if (options.shapes) {  // spec/model.md: z, output and query matrices, the shared expert, the streams, the head
+    struct Shape {
+      DType type;
+      std::size_t rows, cols;
+    };
+    for (const Shape& s :
+         {Shape{DType::Q4_K, 6144, 2560}, Shape{DType::Q8_0, 2560, 6144}, Shape{DType::Q5_0, 2560, 6144},
+          Shape{DType::Q6_K, 512, 2560}, Shape{DType::Q8_0, 640, 2560}, Shape{DType::Q8_0, 2560, 640},
+          Shape{DType::Q8_0, 320, 10240}, Shape{DType::Q8_0, 10240, 320}, Shape{DType::Q6_K, 248320, 2560}})
+      same = run_matrix(bench, s.type, s.rows, s.cols) && same;
+  }
+  if (options.experts) {
+    std::size_t free_bytes = 0, total = 0;
+    CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total));
+    DeviceBuffer<std::uint8_t> memory(std::min(options.expert_gib << 30, free_bytes / 10 * 8));
+    for (const ExpertTypes& types :
+         {ExpertTypes{DType::Q4_K, DType::Q5_1}, ExpertTypes{DType::Q4_K, DType::IQ4_NL},
+          ExpertTypes{DType::IQ3_XXS, DType::IQ4_NL}, ExpertTypes{DType::IQ2_XXS, DType::Q2_0},
+          ExpertTypes{DType::Q6_K, DType::Q8_0}, ExpertTypes{DType::MXFP4, DType::MXFP4}})
+      run_experts(bench, types, memory);
+  }
+  return same ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace tandem::bench
+
+int main(int argc, char** argv) {
+  CLI::App app{"Quantised products on the card, as a share of its copy roof"};
+  tandem::bench::Options options;
+  app.add_option("--types", options.types, "block types by name; default all")->delimiter(',');
+  app.add_option("--widths", options.widths, "activation rows per pass")->delimiter(',')->check(CLI::Range(1, 16));
+  app.add_option("--cold", options.cold_mib, "MiB of copies of a matrix");
+  app.add_option("--expert-gib", options.expert_gib, "GiB of resident experts");
+  app.add_option("--samples", options.samples, "samples of a median")->check(CLI::PositiveNumber);
+  app.add_flag("!--no-experts", options.experts, "leave the experts out");
+  app.add_flag("!--no-shapes", options.shapes, "leave the matrices of the model out");
+  app.add_option("--csv", options.csv, "append the figures to this file");
+  app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
+  CLI11_PARSE(app, argc, argv);
+  return tandem::bench::guarded_main("bench_gpu_kernels", [&] { return tandem::bench::run(options); });
+}

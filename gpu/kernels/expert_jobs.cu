@@ -1,0 +1,107 @@
+// Implements  the split of routes and the list of expert jobs.
+// When        once per layer and pass, between the router and the expert kernels.
+// How         one block. A job's place is the number of jobs that start before it; a thread per pair looks at all
+// others
+//             of the same expert, which for the 160 pairs of 16 rows is less work than a sort.
+// Measured    see bench/results/gpu_kernels_h200.csv.
+#include "gpu/kernels/expert_jobs.h"
+
+#include "gpu/cuda_check.h"
+#include "placement/check.h"
+
+namespace tandem {
+namespace {
+
+constexpr int kSplitThreads = 256;
+
+// The sum of flag over the threads before this one; the sum over all goes to *total. `warp_sums` has room for a word
+// per warp. To be called by all threads of a block.
+__device__ int count_before(bool flag, int* warp_sums, int* total) {
+  const unsigned votes = __ballot_sync(~0U, flag);
+  const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
+  const int warps = static_cast<int>(blockDim.x) / 32;
+  __syncthreads();  // warp_sums may still be read from the last call
+  if (lane == 0) warp_sums[warp] = __popc(votes);
+  __syncthreads();
+  int before = 0, all = 0;
+  for (int i = 0; i < warps; ++i) {
+    if (i < warp) before += warp_sums[i];
+    all += warp_sums[i];
+  }
+  *total = all;
+  return before + __popc(votes & ((1U << lane) - 1U));
+}
+
+__global__ void __launch_bounds__(kMaxPairs)
+    expert_jobs_kernel(const std::int32_t* routes, int n, int per_job, const std::uint8_t* const* slots,
+                       ExpertJob* jobs, std::int32_t* job_count, std::int32_t* bad) {
+  __shared__ std::int32_t expert[kMaxPairs], job_of[kMaxPairs];
+  __shared__ int warp_sums[32];
+  const int i = static_cast<int>(threadIdx.x);
+  std::int32_t own = i < n ? routes[i] : -1;
+  const std::uint8_t* blob = own >= 0 ? slots[own] : nullptr;
+  if (blob == nullptr) own = -1;
+  expert[i] = own;
+  if (i < n) bad[i] = 0;
+  __syncthreads();
+  int earlier = 0, all = 0, lead = i;  // pairs of the same expert; the pair that starts this one's job
+  if (own >= 0) {
+    for (int j = 0; j < n; ++j) {
+      if (expert[j] != own) continue;
+      if (j < i && all % per_job == 0) lead = j;
+      ++all;
+      if (j < i) ++earlier;
+    }
+    if (earlier % per_job == 0) lead = i;
+  }
+  const bool starts = own >= 0 && lead == i;
+  int total;
+  const int job = count_before(starts, warp_sums, &total);
+  if (starts) {
+    job_of[i] = job;
+    jobs[job].blob = blob;
+    jobs[job].expert = own;
+    jobs[job].count = min(per_job, all - earlier);
+  }
+  __syncthreads();
+  if (own >= 0) jobs[job_of[lead]].pair[earlier % per_job] = i;
+  if (i == 0) *job_count = total;
+}
+
+__global__ void __launch_bounds__(kSplitThreads) split_routes_kernel(DeviceRoutes routes, int n, SplitRoutes out) {
+  __shared__ int warp_sums[kSplitThreads / 32];
+  int misses = 0;
+  for (int first = 0; first < n; first += kSplitThreads) {
+    const int i = first + static_cast<int>(threadIdx.x);
+    const std::int32_t expert = i < n ? routes.expert[i] : -1;
+    const bool there = expert >= 0 && routes.slots[expert] != nullptr, missing = expert >= 0 && !there;
+    if (i < n) {
+      if (out.hit != nullptr) out.hit[i] = there ? expert : -1;
+      if (out.miss != nullptr) out.miss[i] = missing ? expert : -1;
+    }
+    if (out.uses != nullptr && expert >= 0) atomicAdd(out.uses + expert, 1U);
+    int total;
+    const int before = count_before(missing, warp_sums, &total);
+    if (missing && out.miss_pair != nullptr) out.miss_pair[misses + before] = i;
+    misses += total;
+  }
+  if (threadIdx.x == 0 && out.miss_count != nullptr) *out.miss_count = misses;
+}
+
+}  // namespace
+
+void launch_expert_jobs(const DeviceRoutes& routes, int per_job, ExpertJob* jobs, std::int32_t* job_count,
+                        std::int32_t* bad, cudaStream_t stream) {
+  const std::size_t n = routes.rows * routes.used;
+  CHECK(n > 0 && n <= kMaxPairs && per_job >= 1 && per_job <= kJobPairs, "{} pairs, {} per job", n, per_job);
+  expert_jobs_kernel<<<1, static_cast<unsigned>((n + 31) / 32 * 32), 0, stream>>>(
+      routes.expert, static_cast<int>(n), per_job, routes.slots, jobs, job_count, bad);
+  CUDA_CHECK_LAUNCH();
+}
+
+void launch_split_routes(const DeviceRoutes& routes, const SplitRoutes& out, cudaStream_t stream) {
+  split_routes_kernel<<<1, kSplitThreads, 0, stream>>>(routes, static_cast<int>(routes.rows * routes.used), out);
+  CUDA_CHECK_LAUNCH();
+}
+
+}  // namespace tandem

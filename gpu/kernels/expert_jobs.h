@@ -1,0 +1,48 @@
+// Routes to work on the card: which experts are there, which are not, and the list of jobs that the expert kernels
+// take. Everything is decided on the card, so that a captured graph holds for any routes.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tandem {
+
+// A pair is a (row, rank) of the routes: row * used + rank.
+inline constexpr int kJobPairs = 8;
+inline constexpr std::size_t kMaxPairs = 1024;  // of one list
+
+// One expert and up to eight pairs that use it. An expert with more pairs has several jobs.
+struct ExpertJob {
+  const std::uint8_t* blob;
+  std::int32_t expert;
+  std::int32_t count;
+  std::int32_t pair[kJobPairs];
+};
+
+// Routes of `rows` rows: expert [rows, used], -1 for a pair that is not to be looked at. slots [experts]: the address
+// of an expert's blob (runtime/expert_blob.h) on the card, null when it is not there.
+struct DeviceRoutes {
+  const std::int32_t* expert = nullptr;
+  std::size_t rows = 0, used = 0;
+  const std::uint8_t* const* slots = nullptr;
+};
+
+// jobs[0 .. *job_count): every pair whose expert is on the card, in one job. bad[i] = 0 for every pair. jobs has room
+// for rows * used. Ascending by the first pair of a job. REQUIRES rows * used <= kMaxPairs.
+void launch_expert_jobs(const DeviceRoutes& routes, int per_job, ExpertJob* jobs, std::int32_t* job_count,
+                        std::int32_t* bad, cudaStream_t stream);
+
+// What launch_split_routes writes; null for what is not wanted.
+struct SplitRoutes {
+  std::int32_t* hit = nullptr;         // [rows, used] the expert where it is on the card, else -1
+  std::int32_t* miss = nullptr;        // [rows, used] the expert where it is not, else -1
+  std::int32_t* miss_pair = nullptr;   // [rows * used] pairs that miss, ascending, packed
+  std::int32_t* miss_count = nullptr;  // [1]
+  std::uint32_t* uses = nullptr;       // [experts] += 1 for every pair
+};
+// Any number of rows.
+void launch_split_routes(const DeviceRoutes& routes, const SplitRoutes& out, cudaStream_t stream);
+
+}  // namespace tandem

@@ -1,0 +1,221 @@
+// The lattice types as the card reads them: see tile_types.cuh for what a type provides, docs/formats.md for the
+// fields. A point's codes come from a table of selectors in shared memory and one byte permutation per four codes: half
+// the shared-memory traffic of a table of codes, which is what these kernels are bound by.
+#pragma once
+
+#include "gpu/kernels/tile_types.cuh"
+
+namespace tandem {
+namespace {
+
+// ---- parts of a block -----------------------------------------------------------------------------------------------
+
+// Negates the bytes of `codes` where bit 0 of a byte of `signs` is set (other bits are masked). REQUIRES codes > 0.
+__device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, std::uint32_t signs) {
+  const std::uint32_t ones = signs & kOnes;
+  return (codes ^ (ones * 255U)) + ones;
+}
+// In the sign plane of IQ2_XXS, IQ2_XS and IQ3_XXS bits 1, 3, 5, 7 of a row's last byte are something else; the signs
+// that belong there make the number of signs in an octet (bits 2o and 2o + 1 of all four bytes) even.
+constexpr std::uint32_t kImplied = 0xAA000000U;
+__device__ __forceinline__ std::uint32_t complete_signs(std::uint32_t plane) {
+  const std::uint32_t given = plane & ~kImplied;
+  std::uint32_t odd = given ^ (given << 16);
+  odd ^= odd << 8;
+  odd ^= odd << 1;
+  return given | (odd & kImplied);
+}
+// 2 s + 1 of the 4-bit scale s that has those places.
+__device__ __forceinline__ int multiplier_of_plane(std::uint32_t plane) {
+  std::uint32_t x = (plane >> 25) & 0x55U;
+  x = (x | x >> 1) & 0x33U;
+  x = (x | x >> 2) & 0x0FU;
+  return static_cast<int>(2 * x + 1);
+}
+// 2 s + 1 of the nibbles s of two bytes.
+__device__ __forceinline__ IntPair multiplier_of_nibbles(std::uint32_t pair, bool high) {
+  const std::uint32_t twice = high ? pair >> 3 : pair << 1;
+  return unsigned_bytes((twice & 0x1E1EU) | 0x0101U);
+}
+
+// Eight codes of two digits per code: the first four, and the last.
+struct Octet {
+  std::uint32_t low, high;
+};
+__device__ __forceinline__ Octet octet_of(std::uint32_t selectors, std::uint32_t values) {
+  return {permute(values, 0U, selectors), permute(values, 0U, selectors >> 16)};
+}
+constexpr std::uint32_t kIq2Values = 0x002B1908U;  // 8, 25, 43
+
+__device__ __forceinline__ std::uint32_t byte_of(std::uint32_t w, int t) {
+  return (w >> (8 * t)) & 255U;
+}
+
+// f16 d times 1 / Divisor.
+template <int Divisor>
+struct DividedHead {
+  FloatPair scale;
+  __device__ __forceinline__ DividedHead(const std::uint8_t* s, int, int g) : scale(halves(s + 4 * g)) {
+    constexpr float kFactor = 1.0F / Divisor;
+    scale = {scale.x * kFactor, scale.y * kFactor};
+  }
+};
+template <int HeadBytes, int CodeBytes, int Divisor, int Halves, int Table, bool Octets>
+struct LatticeType : WideType<HeadBytes, CodeBytes> {
+  static constexpr int kHalves = Halves, kBias = 0, kTable = Table;
+  static constexpr bool kOctets = Octets;
+  using Head = DividedHead<Divisor>;
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+};
+
+// ---- types ----------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void iq2_codes(std::uint32_t index0, std::uint32_t index1, std::uint32_t signs0,
+                                          std::uint32_t signs1, int t, const std::uint32_t* table, std::uint32_t* a) {
+  const Octet x = octet_of(table[index0], kIq2Values), y = octet_of(table[index1], kIq2Values);
+  a[0] = with_signs(x.low, signs0 >> (2 * t));
+  a[1] = with_signs(y.low, signs1 >> (2 * t));
+  a[2] = with_signs(x.high, signs0 >> (2 * t + 1));
+  a[3] = with_signs(y.high, signs1 >> (2 * t + 1));
+}
+
+struct CardIQ2_XXS : LatticeType<32, 128, 8, 1, 256, true> {
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, int g, int) {
+    const uint2 plane = words(block(s, nb, b) + 64 + 8 * g);
+    return {multiplier_of_plane(plane.x), multiplier_of_plane(plane.y)};
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
+                                               std::uint32_t* a) {
+    const uint2 low = words(p + 8 * g), plane = words(p + 64 + 8 * g);
+    iq2_codes(byte_of(low.x, t), byte_of(low.y, t), complete_signs(plane.x), complete_signs(plane.y), t, table, a);
+  }
+};
+// Two multipliers per block, in the nibbles of a byte.
+template <int CodeBytes, int Table>
+struct NibbleScaledType : LatticeType<32 + 128, CodeBytes, 8, 2, Table, true> {
+  static __device__ __forceinline__ IntPair m(const DividedHead<8>&, const std::uint8_t* s, int, int b, int g,
+                                              int half) {
+    return multiplier_of_nibbles(byte_pair(s + 32 + 16 * b + 2 * g), half == 1);
+  }
+};
+struct CardIQ2_XS : NibbleScaledType<128, 512> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
+                                               std::uint32_t* a) {
+    const uint2 low = words(p + 8 * g), plane = words(p + 64 + 8 * g);
+    // Bit 8 of the index of octet o is bit 25 + 2o of the plane.
+    const std::uint32_t high0 = (plane.x >> (25 + 2 * t)) & 1U, high1 = (plane.y >> (25 + 2 * t)) & 1U;
+    iq2_codes(byte_of(low.x, t) | high0 << 8, byte_of(low.y, t) | high1 << 8, complete_signs(plane.x),
+              complete_signs(plane.y), t, table, a);
+  }
+};
+struct CardIQ2_S : NibbleScaledType<144, 1024> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
+                                               std::uint32_t* a) {
+    const uint2 low = words(p + 8 * g), plane = words(p + 64 + 8 * g);
+    const std::uint32_t high = byte_pair(p + 128 + 2 * g) >> (2 * t);
+    iq2_codes(byte_of(low.x, t) | (high & 3U) << 8, byte_of(low.y, t) | (high >> 8 & 3U) << 8, plane.x, plane.y, t,
+              table, a);
+  }
+};
+
+// Codes of a point of four columns; two points share a word of the table.
+__device__ __forceinline__ std::uint32_t quad(const std::uint32_t* table, std::uint32_t index, uint2 values) {
+  const std::uint32_t selector = reinterpret_cast<const std::uint16_t*>(table)[index];
+  return permute(values.x, values.y, selector);
+}
+__device__ __forceinline__ void quad_signs(uint2 plane, int t, std::uint32_t* a) {
+  a[0] = with_signs(a[0], plane.x >> t);
+  a[1] = with_signs(a[1], plane.y >> t);
+  a[2] = with_signs(a[2], plane.x >> (4 + t));
+  a[3] = with_signs(a[3], plane.y >> (4 + t));
+}
+struct CardIQ3_XXS : LatticeType<32, 192, 4, 1, 128, false> {
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, int g, int) {
+    const uint2 plane = words(block(s, nb, b) + 128 + 8 * g);
+    return {multiplier_of_plane(plane.x), multiplier_of_plane(plane.y)};
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
+                                               std::uint32_t* a) {
+    const uint2 first = words(p + 8 * g), second = words(p + 64 + 8 * g), plane = words(p + 128 + 8 * g);
+    const uint2 values = make_uint2(0x1C140C04U, 0x3E342C24U);  // 4, 12, 20, 28, 36, 44, 52, 62
+    a[0] = quad(table, byte_of(first.x, t), values);
+    a[1] = quad(table, byte_of(first.y, t), values);
+    a[2] = quad(table, byte_of(second.x, t), values);
+    a[3] = quad(table, byte_of(second.y, t), values);
+    quad_signs(make_uint2(complete_signs(plane.x), complete_signs(plane.y)), t, a);
+  }
+};
+struct CardIQ3_S : LatticeType<32 + 64, 208, 1, 1, 256, false> {
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int) {
+    return multiplier_of_nibbles(byte_pair(s + 32 + 16 * (b / 2) + 2 * g), b % 2 == 1);
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
+                                               std::uint32_t* a) {
+    const uint2 first = words(p + 8 * g), second = words(p + 64 + 8 * g), plane = words(p + 128 + 8 * g);
+    const std::uint32_t high = byte_pair(p + 192 + 2 * g) >> t;  // bit q of a row's byte: bit 8 of its index q
+    const uint2 values = make_uint2(0x07050301U, 0x0F0D0B09U);
+    a[0] = quad(table, byte_of(first.x, t) | (high & 1U) << 8, values);
+    a[1] = quad(table, byte_of(first.y, t) | (high >> 8 & 1U) << 8, values);
+    a[2] = quad(table, byte_of(second.x, t) | (high >> 4 & 1U) << 8, values);
+    a[3] = quad(table, byte_of(second.y, t) | (high >> 12 & 1U) << 8, values);
+    quad_signs(plane, t, a);
+  }
+};
+
+// 8 g + 1 for g = -1, 0, 1; or 8 g - 1.
+__device__ __forceinline__ std::uint32_t iq1_values(bool minus) {
+  return minus ? 0x0007FFF7U : 0x000901F9U;
+}
+__device__ __forceinline__ void iq1_codes(std::uint32_t index0, std::uint32_t index1, bool minus0, bool minus1,
+                                          const std::uint32_t* table, std::uint32_t* a) {
+  const Octet x = octet_of(table[index0], iq1_values(minus0)), y = octet_of(table[index1], iq1_values(minus1));
+  a[0] = x.low;
+  a[1] = y.low;
+  a[2] = x.high;
+  a[3] = y.high;
+}
+struct CardIQ1_S : LatticeType<32, 96, 8, 1, 2048, true> {
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, int g, int) {
+    const std::uint32_t pair = word(block(s, nb, b) + 64 + 4 * g);
+    return {static_cast<int>(2 * (pair >> 12 & 7U) + 1), static_cast<int>(2 * (pair >> 28 & 7U) + 1)};
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
+                                               std::uint32_t* a) {
+    const uint2 low = words(p + 8 * g);
+    const std::uint32_t pair = word(p + 64 + 4 * g);
+    const std::uint32_t high0 = (pair >> (3 * t)) & 7U, high1 = (pair >> (16 + 3 * t)) & 7U;
+    iq1_codes(byte_of(low.x, t) | high0 << 8, byte_of(low.y, t) | high1 << 8, (pair >> 15 & 1U) != 0, pair >> 31 != 0,
+              table, a);
+  }
+};
+struct CardIQ1_M : WideType<128, 96> {
+  static constexpr int kHalves = 2, kBias = 0, kTable = 2048;
+  static constexpr bool kOctets = true;
+  struct Head {
+    FloatPair scale;
+    // The top nibbles of a row's four words make a half, lowest first.
+    __device__ __forceinline__ Head(const std::uint8_t* s, int, int g) {
+      std::uint32_t bits = (word(s + 4 * g) >> 12) & 0x000F000FU;
+      bits |= (word(s + 32 + 4 * g) >> 8) & 0x00F000F0U;
+      bits |= (word(s + 64 + 4 * g) >> 4) & 0x0F000F00U;
+      bits |= word(s + 96 + 4 * g) & 0xF000F000U;
+      const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&bits));
+      scale = {v.x * 0.125F, v.y * 0.125F};
+    }
+  };
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
+    const std::uint32_t pair = word(s + 32 * (b / 2) + 4 * g) >> (6 * (b % 2) + 3 * half);
+    return {static_cast<int>(2 * (pair & 7U) + 1), static_cast<int>(2 * (pair >> 16 & 7U) + 1)};
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
+                                               std::uint32_t* a) {
+    const uint2 low = words(p + 8 * g);
+    const std::uint32_t pair = word(p + 64 + 4 * g) >> (4 * t);  // nibble t: three bits of the index, one for the minus
+    iq1_codes(byte_of(low.x, t) | (pair & 7U) << 8, byte_of(low.y, t) | (pair >> 16 & 7U) << 8, (pair >> 3 & 1U) != 0,
+              (pair >> 19 & 1U) != 0, table, a);
+  }
+};
+
+}  // namespace
+}  // namespace tandem

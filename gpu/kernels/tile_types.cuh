@@ -1,0 +1,346 @@
+// The packed block types (runtime/tile.h, docs/formats.md) as the card reads them: device twin of
+// cpu/kernels/tile_arith.h and tile_lattice.h, the same integers for the same bytes.
+//
+// A lane reads two neighbouring rows, 2g and 2g + 1 (g = lane / 4), of a segment that lies in shared memory. A type is
+// a struct with
+//   kHalves      1: one multiplier per block; 2: one per 16 columns
+//   kMultiplier, kOffset   whether m() and e(), n() are used
+//   kBias        codes() yields c + kBias (0: signed codes)
+//   kOctets      which columns a lane t = lane % 4 has: 4t.. and 16 + 4t.. (false), or 8t.. and 8t + 4.. (true)
+//   kTable       words of the look-up table (0: none; gpu/kernels/lattice.h)
+//   bytes(nb)    bytes of a segment of nb blocks
+//   Head(segment, nb, g)          what is worth decoding once per segment
+//   codes(block, g, t, table, a)  codes of block(segment, nb, b): a[0] row 2g, first four columns; a[1] row 2g + 1;
+//   a[2],
+//                                 a[3] the second four: the order of mma's A fragment
+//   d(head, segment, nb, b, g)    scales of the two rows; e(...) likewise; m(..., half), n(..., half) integers
+#pragma once
+
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+namespace tandem {
+namespace {
+
+// Of the rows 2g and 2g + 1.
+struct FloatPair {
+  float x, y;
+};
+struct IntPair {
+  int x, y;
+};
+
+__device__ __forceinline__ std::uint32_t word(const std::uint8_t* p) {
+  return *reinterpret_cast<const std::uint32_t*>(p);
+}
+__device__ __forceinline__ uint2 words(const std::uint8_t* p) {
+  return *reinterpret_cast<const uint2*>(p);
+}
+// Two neighbouring bytes.
+__device__ __forceinline__ std::uint32_t byte_pair(const std::uint8_t* p) {
+  return *reinterpret_cast<const std::uint16_t*>(p);
+}
+__device__ __forceinline__ FloatPair halves(const std::uint8_t* p) {
+  const float2 v = __half22float2(*reinterpret_cast<const __half2*>(p));
+  return {v.x, v.y};
+}
+// Byte i of the result is byte (nibble i of selector) of a, b; only the low four nibbles count. REQUIRES nibbles < 8.
+__device__ __forceinline__ std::uint32_t permute(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+  std::uint32_t out;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(selector));
+  return out;
+}
+__device__ __forceinline__ IntPair signed_bytes(std::uint32_t pair) {
+  return {static_cast<std::int8_t>(pair & 255U), static_cast<std::int8_t>(pair >> 8)};
+}
+__device__ __forceinline__ IntPair unsigned_bytes(std::uint32_t pair) {
+  return {static_cast<int>(pair & 255U), static_cast<int>(pair >> 8)};
+}
+
+constexpr std::uint32_t kOnes = 0x01010101U;
+
+// ---- planes ---------------------------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void plane8(const std::uint8_t* p, int g, int t, std::uint32_t* a) {
+  const uint2 first = words(p + 64 * t + 8 * g), second = words(p + 256 + 64 * t + 8 * g);
+  a[0] = first.x;
+  a[1] = first.y;
+  a[2] = second.x;
+  a[3] = second.y;
+}
+__device__ __forceinline__ void plane4(const std::uint8_t* p, int g, int t, std::uint32_t* a) {
+  const uint2 w = words(p + 64 * t + 8 * g);
+  a[0] = w.x & 0x0F0F0F0FU;
+  a[1] = w.y & 0x0F0F0F0FU;
+  a[2] = (w.x >> 4) & 0x0F0F0F0FU;
+  a[3] = (w.y >> 4) & 0x0F0F0F0FU;
+}
+__device__ __forceinline__ void plane2(const std::uint8_t* p, int g, int t, std::uint32_t* a) {
+  const uint2 first = words(p + 8 * g), second = words(p + 64 + 8 * g);
+  a[0] = (first.x >> (2 * t)) & 0x03030303U;
+  a[1] = (first.y >> (2 * t)) & 0x03030303U;
+  a[2] = (second.x >> (2 * t)) & 0x03030303U;
+  a[3] = (second.y >> (2 * t)) & 0x03030303U;
+}
+// Adds the bit of a P1 plane as 1 << Bit.
+template <int Bit>
+__device__ __forceinline__ void or_plane1(const std::uint8_t* p, int g, int t, std::uint32_t* a) {
+  const uint2 w = words(p + 8 * g);
+  a[0] |= ((w.x >> t) & kOnes) << Bit;
+  a[1] |= ((w.y >> t) & kOnes) << Bit;
+  a[2] |= ((w.x >> (4 + t)) & kOnes) << Bit;
+  a[3] |= ((w.y >> (4 + t)) & kOnes) << Bit;
+}
+// Both columns of the eight nibbles of a word through a table of 16 bytes: low nibbles to `low`, high ones to `high`.
+struct Table16 {
+  std::uint32_t entry[4];
+};
+__device__ __forceinline__ void lookup_nibbles(const Table16& table, std::uint32_t w, std::uint32_t& low,
+                                               std::uint32_t& high) {
+  const std::uint32_t index = w & 0x77777777U;                         // within half a table
+  const std::uint32_t upper = ((w & 0x88888888U) >> 1) | 0x32103210U;  // and which half
+  const std::uint32_t x =
+      permute(permute(table.entry[0], table.entry[1], index), permute(table.entry[2], table.entry[3], index), upper);
+  const std::uint32_t y = permute(permute(table.entry[0], table.entry[1], index >> 16),
+                                  permute(table.entry[2], table.entry[3], index >> 16), upper >> 16);
+  low = permute(x, y, 0x6420U);
+  high = permute(x, y, 0x7531U);
+}
+__device__ __forceinline__ void plane4_table(const Table16& table, const std::uint8_t* p, int g, int t,
+                                             std::uint32_t* a) {
+  const uint2 w = words(p + 64 * t + 8 * g);
+  lookup_nibbles(table, w.x, a[0], a[2]);
+  lookup_nibbles(table, w.y, a[1], a[3]);
+}
+
+// ---- types with a scale per block of 32 -----------------------------------------------------------------------------
+
+struct NoHead {
+  __device__ __forceinline__ NoHead(const std::uint8_t*, int, int) {}
+};
+
+// f16 d[nb] (and m[nb]), then codes.
+template <int CodeBytes, bool Offset, int Bias>
+struct SmallType {
+  static constexpr int kHalves = 1, kBias = Bias, kTable = 0, kBlockCols = 32;
+  static constexpr bool kMultiplier = false, kOffset = Offset, kOctets = false;
+  static constexpr int kHeadBytes = Offset ? 64 : 32;
+  static constexpr __host__ __device__ int bytes(int nb) { return nb * (CodeBytes + kHeadBytes); }
+  using Head = NoHead;
+  static __device__ __forceinline__ const std::uint8_t* block(const std::uint8_t* s, int nb, int b) {
+    return s + kHeadBytes * nb + CodeBytes * b;
+  }
+  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, int g) {
+    return halves(s + 32 * b + 4 * g);
+  }
+  static __device__ __forceinline__ FloatPair e(const Head&, const std::uint8_t* s, int nb, int b, int g) {
+    return halves(s + 32 * (nb + b) + 4 * g);
+  }
+};
+
+template <bool Offset>
+struct CardQ4 : SmallType<256, Offset, Offset ? 0 : 8> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane4(p, g, t, a);
+  }
+};
+template <bool Offset>
+struct CardQ5 : SmallType<320, Offset, Offset ? 0 : 16> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane4(p, g, t, a);
+    or_plane1<4>(p + 256, g, t, a);
+  }
+};
+struct CardQ8_0 : SmallType<512, false, 0> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane8(p, g, t, a);
+  }
+};
+// kIq4Values of runtime/iq_grids.h.
+__device__ __forceinline__ Table16 iq4_values() {
+  return {{0xBFAD9881U, 0xF6EADDCFU, 0x26190D01U, 0x71594535U}};
+}
+struct CardIQ4_NL : SmallType<256, false, 0> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane4_table(iq4_values(), p, g, t, a);
+  }
+};
+// u8 e[nb]; codes are FP4 times two (kFp4Values).
+struct CardMXFP4 : SmallType<256, false, 0> {
+  static constexpr int kHeadBytes = 16;
+  static constexpr __host__ __device__ int bytes(int nb) { return nb * (256 + kHeadBytes); }
+  static __device__ __forceinline__ const std::uint8_t* block(const std::uint8_t* s, int nb, int b) {
+    return s + kHeadBytes * nb + 256 * b;
+  }
+  static __device__ __forceinline__ float power(std::uint32_t e) {  // 2^(e - 128)
+    return __uint_as_float(e < 2 ? 0x00200000U << e : (e - 1) << 23);
+  }
+  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, int g) {
+    const std::uint32_t pair = byte_pair(s + 16 * b + 2 * g);
+    return {power(pair & 255U), power(pair >> 8)};
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane4_table({{0x03020100U, 0x0C080604U, 0xFDFEFF00U, 0xF4F8FAFCU}}, p, g, t, a);
+  }
+};
+// f16 d[nb / 2], one per 64 columns.
+struct CardQ2_0 : SmallType<128, false, 1> {
+  static constexpr int kBlockCols = 64;
+  static constexpr __host__ __device__ int bytes(int nb) { return nb * 128 + nb / 2 * 32; }
+  static __device__ __forceinline__ const std::uint8_t* block(const std::uint8_t* s, int nb, int b) {
+    return s + nb / 2 * 32 + 128 * b;
+  }
+  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, int g) {
+    return halves(s + b / 2 * 32 + 4 * g);
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane2(p, g, t, a);
+  }
+};
+
+// ---- types with a scale per 256 columns -----------------------------------------------------------------------------
+
+// f16 d at the start of a segment, times Factor (a power of two: exact).
+template <int HeadBytes, int CodeBytes>
+struct WideType {
+  static constexpr int kBlockCols = 256, kTable = 0;
+  static constexpr bool kMultiplier = true, kOffset = false, kOctets = false;
+  static constexpr __host__ __device__ int bytes(int nb) { return HeadBytes + CodeBytes * nb; }
+  static __device__ __forceinline__ const std::uint8_t* block(const std::uint8_t* s, int, int b) {
+    return s + HeadBytes + CodeBytes * b;
+  }
+};
+struct ScaleHead {
+  FloatPair scale;
+  __device__ __forceinline__ ScaleHead(const std::uint8_t* s, int, int g) : scale(halves(s + 4 * g)) {}
+};
+// f16 d, f16 dmin; the offset is -dmin.
+struct ScaleMinHead {
+  FloatPair scale, minus_min;
+  __device__ __forceinline__ ScaleMinHead(const std::uint8_t* s, int, int g) : scale(halves(s + 4 * g)) {
+    const FloatPair min = halves(s + 32 + 4 * g);
+    minus_min = {-min.x, -min.y};
+  }
+};
+
+// Q4_K and Q5_K: d, dmin, twelve bytes holding eight 6-bit pairs (S, M).
+template <int CodeBytes>
+struct PairScaledType : WideType<256, CodeBytes> {
+  static constexpr int kHalves = 1, kBias = 0;
+  static constexpr bool kOffset = true;
+  using Head = ScaleMinHead;
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  static __device__ __forceinline__ FloatPair e(const Head& h, const std::uint8_t*, int, int, int) {
+    return h.minus_min;
+  }
+  static __device__ __forceinline__ std::uint32_t pair(const std::uint8_t* s, int i, int g) {
+    return byte_pair(s + 64 + 16 * i + 2 * g);
+  }
+  // Both rows at once: bits 6 and 7 of a byte of scales move to bits 4 and 5.
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int) {
+    if (b < 4) return unsigned_bytes(pair(s, b, g) & 0x3F3FU);
+    return unsigned_bytes((pair(s, b + 4, g) & 0x0F0FU) | ((pair(s, b - 4, g) >> 2) & 0x3030U));
+  }
+  static __device__ __forceinline__ IntPair n(const Head&, const std::uint8_t* s, int, int b, int g, int) {
+    if (b < 4) return unsigned_bytes(pair(s, b + 4, g) & 0x3F3FU);
+    return unsigned_bytes(((pair(s, b + 4, g) >> 4) & 0x0F0FU) | ((pair(s, b, g) >> 2) & 0x3030U));
+  }
+};
+struct CardQ4_K : PairScaledType<256> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane4(p, g, t, a);
+  }
+};
+struct CardQ5_K : PairScaledType<320> {
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane4(p, g, t, a);
+    or_plane1<4>(p + 256, g, t, a);
+  }
+};
+
+struct CardQ2_K : WideType<320, 128> {
+  static constexpr int kHalves = 2, kBias = 0;
+  static constexpr bool kOffset = true;
+  using Head = ScaleMinHead;
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  static __device__ __forceinline__ FloatPair e(const Head& h, const std::uint8_t*, int, int, int) {
+    return h.minus_min;
+  }
+  static __device__ __forceinline__ std::uint32_t pair(const std::uint8_t* s, int b, int g, int half) {
+    return byte_pair(s + 64 + 16 * (2 * b + half) + 2 * g);
+  }
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
+    return unsigned_bytes(pair(s, b, g, half) & 0x0F0FU);
+  }
+  static __device__ __forceinline__ IntPair n(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
+    return unsigned_bytes((pair(s, b, g, half) >> 4) & 0x0F0FU);
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane2(p, g, t, a);
+  }
+};
+
+struct CardQ3_K : WideType<224, 192> {
+  static constexpr int kHalves = 2, kBias = 4;
+  using Head = ScaleHead;
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  // Scale k: four low bits in byte k mod 8, two high bits in byte 8 + k mod 4 at 2 (k div 4); minus 32.
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
+    const int k = 2 * b + half;
+    const std::uint32_t low = (byte_pair(s + 32 + 16 * (k % 8) + 2 * g) >> (k < 8 ? 0 : 4)) & 0x0F0FU;
+    const std::uint32_t high = (byte_pair(s + 32 + 16 * (8 + k % 4) + 2 * g) >> (2 * (k / 4))) & 0x0303U;
+    const IntPair both = unsigned_bytes(low | high << 4);
+    return {both.x - 32, both.y - 32};
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane2(p, g, t, a);
+    or_plane1<2>(p + 128, g, t, a);
+  }
+};
+
+struct CardQ6_K : WideType<288, 384> {
+  static constexpr int kHalves = 2, kBias = 32;
+  using Head = ScaleHead;
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
+    return signed_bytes(byte_pair(s + 32 + 16 * (2 * b + half) + 2 * g));
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    std::uint32_t high[4];
+    plane4(p, g, t, a);
+    plane2(p + 256, g, t, high);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) a[i] |= high[i] << 4;
+  }
+};
+
+struct CardIQ4_XS : WideType<128, 256> {
+  static constexpr int kHalves = 1, kBias = 0;
+  using Head = ScaleHead;
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int) {
+    const std::uint32_t high = word(s + 32 + 4 * g) >> (2 * b);  // two bits of either row
+    const std::uint32_t low = (byte_pair(s + 64 + 16 * (b / 2) + 2 * g) >> (4 * (b % 2))) & 0x0F0FU;
+    const IntPair both = unsigned_bytes(low | (high & 3U) << 4 | ((high >> 16) & 3U) << 12);
+    return {both.x - 32, both.y - 32};
+  }
+  static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
+                                               std::uint32_t* a) {
+    plane4_table(iq4_values(), p, g, t, a);
+  }
+};
+
+}  // namespace
+}  // namespace tandem

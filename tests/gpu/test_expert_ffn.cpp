@@ -1,0 +1,330 @@
+// The expert FFN on the card: the list of jobs and the split of routes against a plain loop, the results against
+// ReferenceOps, bit for bit.
+#include "gpu/kernels/expert_ffn.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "gpu/cuda_check.h"
+#include "tests/gpu/tile_cases.h"
+
+namespace tandem::testing {
+namespace {
+
+constexpr float kGuard = 12345.0F;
+using GpuExperts = GpuTest;
+
+// ---- routes ---------------------------------------------------------------------------------------------------------
+
+struct RouteCase {
+  std::size_t rows, used, experts;
+  std::vector<std::int32_t> expert;
+  std::vector<const std::uint8_t*> slots;  // addresses that nothing reads
+
+  RouteCase(std::size_t rows_, std::size_t used_, std::size_t experts_, Random& random, bool repeats)
+      : rows(rows_), used(used_), experts(experts_), expert(rows_ * used_), slots(experts_) {
+    for (std::size_t e = 0; e < experts; ++e)
+      if (random.below(3) != 0) slots[e] = reinterpret_cast<const std::uint8_t*>(0x1000 * (e + 1));
+    for (std::size_t i = 0; i < expert.size(); ++i) {
+      expert[i] = static_cast<std::int32_t>(random.below(repeats ? std::min<std::size_t>(experts, 3) : experts));
+      if (random.below(8) == 0) expert[i] = -1;
+    }
+  }
+  bool hit(std::size_t i) const { return expert[i] >= 0 && slots[static_cast<std::size_t>(expert[i])] != nullptr; }
+};
+
+TEST_F(GpuExperts, EveryHitIsInOneJob) {
+  Random random(31);
+  for (const std::size_t rows : {1UL, 2UL, 4UL, 7UL, 16UL, 64UL})
+    for (const std::size_t used : {1UL, 4UL, 10UL, 16UL})
+      for (const bool repeats : {false, true})
+        for (const int per_job : {1, 2, 4, 8}) {
+          const RouteCase c(rows, used, 64, random, repeats);
+          const std::size_t n = rows * used;
+          const auto expert = on_device(c.expert);
+          const auto slots = on_device(c.slots);
+          DeviceBuffer<ExpertJob> jobs(n);
+          const auto count = on_device(std::vector<std::int32_t>{-1}), bad = on_device(std::vector<std::int32_t>(n, 7));
+          launch_expert_jobs({expert.get(), rows, used, slots.get()}, per_job, jobs.get(), count.get(), bad.get(),
+                             nullptr);
+          CUDA_CHECK(cudaDeviceSynchronize());
+          std::vector<ExpertJob> list(n);
+          std::vector<std::int32_t> flags(n);
+          std::int32_t found;
+          jobs.download(list.data());
+          bad.download(flags.data());
+          count.download(&found);
+          EXPECT_EQ(flags, std::vector<std::int32_t>(n, 0));
+          // What a loop makes of it: each pair joins the last job of its expert, if that has room.
+          std::vector<ExpertJob> expected;
+          for (std::size_t i = 0; i < n; ++i) {
+            if (!c.hit(i)) continue;
+            ExpertJob* job = nullptr;
+            for (ExpertJob& other : expected)
+              if (other.expert == c.expert[i]) job = &other;
+            if (job == nullptr || job->count == per_job) {
+              expected.push_back({c.slots[static_cast<std::size_t>(c.expert[i])], c.expert[i], 0, {}});
+              job = &expected.back();
+            }
+            job->pair[job->count++] = static_cast<std::int32_t>(i);
+          }
+          ASSERT_EQ(static_cast<std::size_t>(found), expected.size()) << rows << " x " << used << ", " << per_job;
+          for (std::size_t j = 0; j < expected.size(); ++j) {
+            ASSERT_EQ(list[j].expert, expected[j].expert) << j;
+            ASSERT_EQ(list[j].blob, expected[j].blob) << j;
+            ASSERT_EQ(list[j].count, expected[j].count) << j;
+            for (int k = 0; k < expected[j].count; ++k) ASSERT_EQ(list[j].pair[k], expected[j].pair[k]) << j;
+          }
+        }
+}
+
+TEST_F(GpuExperts, RoutesAreSplit) {
+  Random random(32);
+  for (const std::size_t rows : {1UL, 5UL, 16UL, 200UL}) {
+    const RouteCase c(rows, 10, 96, random, false);
+    const std::size_t n = rows * 10;
+    const auto expert = on_device(c.expert);
+    const auto slots = on_device(c.slots);
+    DeviceBuffer<std::int32_t> hit(n), miss(n), pair(n);
+    const auto count = on_device(std::vector<std::int32_t>{-1});
+    std::vector<std::uint32_t> uses(96, 5), found_uses(96);
+    const auto device_uses = on_device(uses);
+    launch_split_routes({expert.get(), rows, 10, slots.get()},
+                        {hit.get(), miss.get(), pair.get(), count.get(), device_uses.get()}, nullptr);
+    launch_split_routes({expert.get(), rows, 10, slots.get()}, {}, nullptr);  // nothing wanted
+    CUDA_CHECK(cudaDeviceSynchronize());
+    std::vector<std::int32_t> hits(n), misses(n), pairs(n), list;
+    std::int32_t found;
+    hit.download(hits.data());
+    miss.download(misses.data());
+    pair.download(pairs.data());
+    count.download(&found);
+    device_uses.download(found_uses.data());
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::int32_t e = c.expert[i];
+      ASSERT_EQ(hits[i], c.hit(i) ? e : -1) << i;
+      ASSERT_EQ(misses[i], e >= 0 && !c.hit(i) ? e : -1) << i;
+      if (e >= 0) ++uses[static_cast<std::size_t>(e)];
+      if (e >= 0 && !c.hit(i)) list.push_back(static_cast<std::int32_t>(i));
+    }
+    ASSERT_EQ(static_cast<std::size_t>(found), list.size());
+    pairs.resize(list.size());
+    EXPECT_EQ(pairs, list);
+    EXPECT_EQ(found_uses, uses);
+  }
+}
+
+// ---- the FFN --------------------------------------------------------------------------------------------------------
+
+struct BankShape {
+  DType gate, up, down;
+  std::size_t d, ff;
+  bool scaled = false;
+};
+constexpr BankShape kBanks[] = {
+    {DType::Q4_K, DType::Q4_K, DType::Q5_1, 512, 96},
+    {DType::Q4_K, DType::Q4_K, DType::Q5_0, 2560, 640},
+    {DType::IQ3_XXS, DType::IQ3_XXS, DType::IQ4_NL, 768, 160, true},
+    {DType::IQ2_XXS, DType::Q6_K, DType::Q8_0, 256, 64},
+    {DType::Q2_0, DType::Q2_0, DType::Q2_0, 192, 320},
+    {DType::Q4_0, DType::Q8_0, DType::MXFP4, 96, 32, true},
+    {DType::IQ1_S, DType::IQ1_S, DType::Q4_1, 1024, 288},
+};
+
+// A bank of experts, and those of them that are on the card.
+struct Bank {
+  static constexpr std::size_t kExperts = 7;
+  Weights gate, up, down;
+  std::vector<float> scales;
+  ExpertBank bank;
+  ExpertBlobLayout layout;
+  DeviceBuffer<std::uint8_t> blobs;
+  DeviceBuffer<float> device_scales;
+  DeviceBuffer<const std::uint8_t*> slots;
+  ExpertScales device;
+  std::vector<bool> there;
+
+  Bank(const BankShape& s, Random& random) {
+    gate = block_weights(s.gate, kExperts * s.ff, s.d, Scales::kNormal, random);
+    up = block_weights(s.up, kExperts * s.ff, s.d, Scales::kNormal, random);
+    down = block_weights(s.down, kExperts * s.d, s.ff, Scales::kNormal, random);
+    bank.gate = gate.view.slice(0, s.ff);
+    bank.up = up.view.slice(0, s.ff);
+    bank.down = down.view.slice(0, s.d);
+    bank.gate_up_stride = bank.gate.bytes();
+    bank.up_stride = bank.up.bytes();
+    bank.down_stride = bank.down.bytes();
+    bank.experts = kExperts;
+    if (s.scaled) {
+      for (std::size_t i = 0; i < 3 * kExperts; ++i) scales.push_back(random.uniform(0.5F, 2.0F));
+      bank.gate_scale = scales.data();
+      bank.up_scale = scales.data() + kExperts;
+      bank.down_scale = scales.data() + 2 * kExperts;
+      bank.gate.scale = 0.7F;
+      bank.down.scale = 1.3F;
+      device_scales = on_device(scales);
+      device = {
+          device_scales.get(), device_scales.get() + kExperts, device_scales.get() + 2 * kExperts, 0.7F, 1.0F, 1.3F};
+    }
+    layout = ExpertBlobLayout::of(bank);
+    std::vector<std::uint8_t> host(kExperts * layout.bytes);
+    std::vector<const std::uint8_t*> addresses(kExperts);
+    blobs = DeviceBuffer<std::uint8_t>(host.size());
+    there.resize(kExperts);
+    for (std::size_t e = 0; e < kExperts; ++e) {
+      there[e] = e != 2 && e != 5;
+      pack_expert(bank, static_cast<int>(e), layout, host.data() + e * layout.bytes);
+      if (there[e]) addresses[e] = blobs.get() + e * layout.bytes;
+    }
+    blobs.upload(host.data());
+    slots = on_device(addresses);
+  }
+};
+
+std::string label(const BankShape& s) {
+  return fmt::format("{}, {}, {}; d {}, ff {}", dtype_name(s.gate), dtype_name(s.up), dtype_name(s.down), s.d, s.ff);
+}
+
+void expect_bank(const BankShape& shape, std::size_t rows, std::size_t used, Values values, Random& random,
+                 bool repeats) {
+  Bank bank(shape, random);
+  QuantCase x(rows, shape.d, random, [&](std::size_t) { return values; });
+  std::vector<std::int32_t> expert(rows * used), hits(rows * used);
+  std::vector<float> weight(rows * used, 0.5F);
+  for (std::size_t i = 0; i < expert.size(); ++i) {
+    expert[i] = static_cast<std::int32_t>(repeats ? random.below(2) : (random.below(2) + 3 * i) % Bank::kExperts);
+    if (random.below(9) == 0) expert[i] = -1;
+    hits[i] = expert[i] >= 0 && bank.there[static_cast<std::size_t>(expert[i])] ? expert[i] : -1;
+  }
+  std::vector<float> expected(rows * used * shape.d, kGuard), found(expected);
+  ReferenceOps().expert_ffn(bank.bank, {hits.data(), weight.data(), rows, used}, x.host(),
+                            Rows(expected.data(), rows * used, shape.d));
+  const auto device_expert = on_device(expert);
+  // Less room than pairs: the rows are taken in groups.
+  const std::size_t pairs = std::max(used, rows > 20 ? 160 / used * used : rows * used);
+  DeviceBuffer<std::uint8_t> memory(expert_scratch_bytes(pairs, shape.ff));
+  const ExpertScratch scratch = make_expert_scratch(memory.get(), pairs, shape.ff);
+  for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma}) {
+    const auto y = on_device(std::vector<float>(expected.size(), kGuard));
+    launch_expert_ffn(bank.layout, bank.device, {device_expert.get(), rows, used, bank.slots.get()}, x.device(),
+                      y.get(), shape.d, scratch, nullptr, route);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    y.download(found.data());
+    ASSERT_EQ(first_difference(expected.data(), rows * used, shape.d, found.data(), shape.d, kGuard), "")
+        << label(shape) << "; " << rows << " rows, " << used << " used, " << values_name(values) << ", route "
+        << static_cast<int>(route) << (repeats ? ", repeats" : "");
+  }
+}
+
+TEST_F(GpuExperts, BankGivesTheBitsOfTheReference) {
+  load_tile_kernels();
+  Random random(33);
+  for (const BankShape& shape : kBanks) {
+    const bool large = shape.d > 2000;
+    for (const std::size_t rows : {1UL, 2UL, 3UL, 4UL, 5UL, 8UL, 16UL, 40UL}) {
+      if (large && rows > 5) continue;
+      expect_bank(shape, rows, rows % 2 == 0 ? 4 : 3, Values::kNormal, random, false);
+    }
+    if (large) continue;
+    for (const Values values : {Values::kTiny, Values::kDenormal, Values::kZero, Values::kMixed})
+      expect_bank(shape, 3, 2, values, random, false);
+    expect_bank(shape, 16, 3, Values::kNormal, random, true);  // 24 pairs of one expert
+    expect_bank(shape, 2, 6, Values::kNormal, random, true);   // an expert several times in a row
+  }
+}
+
+TEST_F(GpuExperts, FfnGivesTheBitsOfTheReference) {
+  load_tile_kernels();
+  Random random(34);
+  for (const BankShape& shape : kBanks) {
+    Bank bank(shape, random);
+    const ExpertWeights weights = bank.bank.expert(3);
+    const PackedMatrix gate = pack_matrix(weights.gate, in_order()), up = pack_matrix(weights.up, in_order()),
+                       down = pack_matrix(weights.down, in_order());
+    DeviceBuffer<std::uint8_t> memory[3];
+    const auto upload = [&memory](std::size_t i, const PackedMatrix& m) {
+      memory[i] = DeviceBuffer<std::uint8_t>(m.bytes());
+      memory[i].upload(m.data());
+      return DeviceTiles{m.type, memory[i].get(), m.rows, m.cols, m.scale};
+    };
+    const DeviceTiles g = upload(0, gate), u = upload(1, up), d = upload(2, down);
+    for (const std::size_t rows : {1UL, 2UL, 3UL, 6UL, 8UL, 9UL, 16UL, 40UL}) {
+      if (shape.d > 2000 && rows > 8) continue;
+      QuantCase x(rows, shape.d, random, [](std::size_t) { return Values::kNormal; });
+      std::vector<float> expected(rows * shape.d), found(rows * shape.d);
+      ReferenceOps().ffn(weights, x.host(), Rows(expected.data(), rows, shape.d));
+      DeviceBuffer<std::uint8_t> work(expert_scratch_bytes(16, shape.ff));
+      DeviceBuffer<float> y(found.size());
+      launch_ffn(g, u, d, x.device(), rows, y.get(), shape.d, make_expert_scratch(work.get(), 16, shape.ff), nullptr);
+      CUDA_CHECK(cudaDeviceSynchronize());
+      y.download(found.data());
+      ASSERT_EQ(first_difference(expected.data(), rows, shape.d, found.data(), shape.d, kGuard), "")
+          << label(shape) << "; " << rows << " rows";
+    }
+  }
+}
+
+// A hidden value that overflows turns its row, and only its row, into NaN.
+TEST_F(GpuExperts, AnOverflowStaysVisible) {
+  load_tile_kernels();
+  Random random(35);
+  for (const BankShape& shape : {kBanks[0], kBanks[3]}) {
+    Bank bank(shape, random);
+    QuantCase x(3, shape.d, random, [](std::size_t row) { return row == 1 ? Values::kLarge : Values::kNormal; });
+    const std::vector<std::int32_t> expert = {6, 6, 6};
+    const auto device_expert = on_device(expert);
+    DeviceBuffer<std::uint8_t> memory(expert_scratch_bytes(3, shape.ff));
+    DeviceBuffer<float> y(3 * shape.d);
+    launch_expert_ffn(bank.layout, bank.device, {device_expert.get(), 3, 1, bank.slots.get()}, x.device(), y.get(),
+                      shape.d, make_expert_scratch(memory.get(), 3, shape.ff), nullptr);
+    CUDA_CHECK(cudaDeviceSynchronize());
+    std::vector<float> found(3 * shape.d);
+    y.download(found.data());
+    for (std::size_t i = 0; i < found.size(); ++i)
+      ASSERT_EQ(std::isnan(found[i]), i / shape.d == 1) << label(shape) << ", " << i;
+  }
+}
+
+// A captured launch holds for other routes and another set of experts on the card.
+TEST_F(GpuExperts, AGraphHoldsForOtherRoutes) {
+  load_tile_kernels();
+  Random random(36);
+  const BankShape& shape = kBanks[0];
+  Bank bank(shape, random);
+  constexpr std::size_t kRows = 4, kUsed = 3;
+  QuantCase x(kRows, shape.d, random, [](std::size_t) { return Values::kNormal; });
+  DeviceBuffer<std::uint8_t> memory(expert_scratch_bytes(kRows * kUsed, shape.ff));
+  DeviceBuffer<std::int32_t> expert(kRows * kUsed);
+  DeviceBuffer<float> y(kRows * kUsed * shape.d);
+  cudaStream_t stream;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
+  launch_expert_ffn(bank.layout, bank.device, {expert.get(), kRows, kUsed, bank.slots.get()}, x.device(), y.get(),
+                    shape.d, make_expert_scratch(memory.get(), kRows * kUsed, shape.ff), stream);
+  cudaGraph_t graph;
+  cudaGraphExec_t exec;
+  CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
+  CUDA_CHECK(cudaGraphInstantiate(&exec, graph, 0));
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::int32_t> routes(kRows * kUsed), hits;
+    for (auto& e : routes) e = static_cast<std::int32_t>(random.below(Bank::kExperts));
+    for (const std::int32_t e : routes) hits.push_back(bank.there[static_cast<std::size_t>(e)] ? e : -1);
+    std::vector<float> expected(kRows * kUsed * shape.d, kGuard), found(expected), weight(kRows * kUsed, 1.0F);
+    ReferenceOps().expert_ffn(bank.bank, {hits.data(), weight.data(), kRows, kUsed}, x.host(),
+                              Rows(expected.data(), kRows * kUsed, shape.d));
+    expert.upload(routes.data());
+    y.upload(found.data());
+    CUDA_CHECK(cudaGraphLaunch(exec, stream));
+    CUDA_CHECK(cudaStreamSynchronize(stream));
+    y.download(found.data());
+    ASSERT_EQ(first_difference(expected.data(), kRows * kUsed, shape.d, found.data(), shape.d, kGuard), "")
+        << "round " << round;
+  }
+  CUDA_CHECK(cudaGraphExecDestroy(exec));
+  CUDA_CHECK(cudaGraphDestroy(graph));
+  CUDA_CHECK(cudaStreamDestroy(stream));
+}
+
+}  // namespace
+}  // namespace tandem::testing
