@@ -34,15 +34,20 @@ LoadedModel CpuOps::load(const Model& model, const LoadOptions& options) {
       delete gone;
     };
     store = {new ExpertStore(model, with_dense, &card_, spread), forget};
-    for (std::size_t b = 0; b < keys.size(); ++b) banks_[keys[b]] = {store, static_cast<int>(b)};
-    // The rows of any verify window find their room ready.
-    const ModelShape& shape = model.shape;
-    const auto window_rows = kMaxWindow * static_cast<std::size_t>(shape.experts_used);
-    const auto ff = static_cast<std::size_t>(std::max(shape.expert_ff, shape.shared_expert_ff));
-    for (ExpertRun* run : {&card_run_, &crew_run_}) run->reserve(window_rows + kMaxWindow, window_rows + 1, ff);
+    share_experts(model, store);
   }
   loaded.experts = store;
   return loaded;
+}
+
+void CpuOps::share_experts(const Model& model, const std::shared_ptr<ExpertStore>& store) {
+  int index = 0;
+  for_each_bank(model, [&](const ExpertBank& bank) { banks_[bank.gate.data] = {store, index++}; });
+  // The rows of any verify window find their room ready.
+  const ModelShape& shape = model.shape;
+  const auto window_rows = kMaxWindow * static_cast<std::size_t>(shape.experts_used);
+  const auto ff = static_cast<std::size_t>(std::max(shape.expert_ff, shape.shared_expert_ff));
+  for (ExpertRun* run : {&card_run_, &crew_run_}) run->reserve(window_rows + kMaxWindow, window_rows + 1, ff);
 }
 
 PackedExpert CpuOps::packed_shared(const ExpertWeights& weights, const Activation& a) const {

@@ -40,6 +40,7 @@ class CpuOps : public ReferenceOps {
   void parallel_tiles(std::size_t n, std::size_t columns, Crew::Body body);
 
   LoadedModel load(const Model& model, const LoadOptions& options) override;
+  void share_experts(const Model& model, const std::shared_ptr<ExpertStore>& store) override;
   std::int64_t quantize(ConstRows x, QuantRows q) override;
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
   void matmuls(std::span<const Product> products, const Activation& a) override;

@@ -3,9 +3,23 @@
 
 namespace tandem {
 
-std::unique_ptr<Ops> make_gpu_ops(int /*device*/, std::string* why_not) {
-  *why_not = "this build has no GPU support";
+namespace {
+constexpr const char* kNone = "this build has no GPU support";
+}
+
+std::unique_ptr<Ops> make_gpu_ops(const GpuOptions& /*options*/, std::string* why_not) {
+  *why_not = kNone;
   return nullptr;
+}
+
+std::vector<GpuCard> list_gpus(std::string* why_not) {
+  *why_not = kNone;
+  return {};
+}
+
+std::optional<Hardware::Gpu> probe_gpu(int /*device*/, std::string* why_not) {
+  *why_not = kNone;
+  return {};
 }
 
 }  // namespace tandem

@@ -74,11 +74,12 @@ std::unique_ptr<Ops> make_machine(EngineOptions options, const Policy& policy, c
   return make_ops(options);
 }
 
-PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& policy, const Model& model,
+PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& policy, const Model& model, const Ops& ops,
                                std::size_t context, std::size_t chunk) {
   if (!options.plan) return {};
   PlacementChoices choices = options.placement;
-  choices.cpu = true;  // this build has no GPU machine
+  choices.card = ops.card();
+  choices.cpu = !choices.card;
   Policy resolved = policy;
   resolved.context = static_cast<std::int64_t>(context);
   PlanReport report = plan_report(model, resolved, choices, static_cast<std::int64_t>(chunk));
@@ -123,7 +124,7 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
       context_(choose_context(options, policy_, model_.shape)),
       chunk_(choose_chunk(options, context_)),
       kv_(policy_.kv == KvFormat::kF32 ? KvType::kF32 : KvType::kF16),
-      plan_(make_plan_or_refuse(options, policy_, model_, context_, chunk_)),
+      plan_(make_plan_or_refuse(options, policy_, model_, *ops_, context_, chunk_)),
       pipeline_(make_pipeline(options, policy_, plan_, model_, *ops_, chunk_)),
       warnings_(model_.warnings) {
   const auto add = [this](const std::vector<std::string>& more) {

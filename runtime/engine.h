@@ -35,6 +35,7 @@ struct EngineOptions {
   bool use_mtp = true;
   std::string device = "auto";      // auto, cpu, cuda:N
   int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
+  bool graphs = true;               // the card runs recorded passes
   std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
   std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
   std::size_t prefill_chunk = 512;  // rows of one pass while a prompt is read

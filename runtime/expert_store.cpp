@@ -63,11 +63,15 @@ ExpertStore::ExpertStore(const Model& model, const LoadOptions& options, CardMem
                          const ParallelFor& parallel) {
   place(model, options, card);
   fill(model, parallel, options);
+  if (card_ != nullptr && ram_.bytes() > 0)
+    if (std::string warning = card_->pin(ram_.data(), ram_.bytes()); !warning.empty())
+      warnings_.push_back(std::move(warning));
   if (ram_.lock() < ram_.bytes() && !ram_.warning().empty()) warnings_.push_back(ram_.warning());
 }
 
 ExpertStore::~ExpertStore() {
   if (!moving_.empty()) card_->wait();
+  if (card_ != nullptr && ram_.bytes() > 0) card_->unpin(ram_.data());
 }
 
 // Finds a home for every blob. Nothing is read yet.
@@ -183,8 +187,14 @@ void ExpertStore::fill(const Model& model, const ParallelFor& parallel, const Lo
     };
     parallel(experts.size(), [&](std::size_t i) {
       const int e = experts[i];
-      pack_expert(bank, e, form, blobs_[at(b, e)]);
-      checksums_[at(b, e)] = checksum(blobs_[at(b, e)], form.bytes);
+      std::uint8_t* const home = blobs_[at(b, e)];
+      const bool card = card_ != nullptr && !card_->host_readable() && in_card(home);
+      thread_local std::vector<std::uint8_t> staging;
+      if (card) staging.resize(form.bytes);
+      std::uint8_t* const packed = card ? staging.data() : home;
+      pack_expert(bank, e, form, packed);
+      checksums_[at(b, e)] = checksum(packed, form.bytes);
+      if (card) card_->upload(home, packed, form.bytes);
       release(e, 1);
     });
     release(0, static_cast<std::size_t>(bank.experts));
@@ -283,6 +293,7 @@ void ExpertStore::finish_moves() {
   }
   moving_.clear();
   copies_.clear();
+  ++moves_;
   copy_wait_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
@@ -295,6 +306,10 @@ ExpertPlacement ExpertStore::placement() const {
   return now;
 }
 
+bool ExpertStore::in_card(const std::uint8_t* blob) const {
+  return blob >= card_memory_.get() && blob < card_memory_.get() + card_bytes_;
+}
+
 void ExpertStore::check_blob(int bank, int expert, const std::uint8_t* data, const char* where) const {
   const std::uint64_t found = checksum(data, layout(bank)->bytes);
   CHECK(found == checksums_[at(bank, expert)], "expert {} of layer {}, {}: checksum {:016x}, packed as {:016x}", expert,
@@ -305,8 +320,15 @@ void ExpertStore::verify() const {
   for (int b = 0; b < banks(); ++b)
     for (int e = 0; e < experts_; ++e) {
       const std::uint8_t* data = blob(b, e);
-      const bool host = data >= ram_.data() && data < ram_.data() + ram_.bytes();
-      if (data != nullptr && (host || card_->host_readable())) check_blob(b, e, data, host ? "in RAM" : "on the card");
+      if (data == nullptr) continue;
+      const bool card = in_card(data);
+      if (!card || card_->host_readable()) {
+        check_blob(b, e, data, card ? "on the card" : "in RAM");
+        continue;
+      }
+      std::vector<std::uint8_t> copy(layout(b)->bytes);
+      card_->download(copy.data(), data, copy.size());
+      check_blob(b, e, copy.data(), "on the card");
     }
 }
 

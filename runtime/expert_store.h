@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,6 +29,16 @@ class CardMemory {
     const std::uint8_t* from;
     std::size_t bytes;
   };
+  // Fills a slot, and reads it back; any thread, done on return.
+  virtual void upload(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  virtual void download(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
+  // Makes RAM such that copies need no detour; undone by unpin. Returns what it costs if that is refused, for a
+  // warning.
+  virtual std::string pin(std::uint8_t* ram, std::size_t bytes) {
+    (void)ram, (void)bytes;
+    return {};
+  }
+  virtual void unpin(std::uint8_t* ram) { (void)ram; }
   // Starts copies between card and RAM and returns; the span is copied. REQUIRES that none are running.
   virtual void start(std::span<const Copy> copies) = 0;
   virtual void wait() = 0;
@@ -95,12 +106,14 @@ class ExpertStore {
     return stats_;
   }
   ExpertPlacement placement() const;
+  // Changes whenever an expert has changed its place.
+  std::uint64_t moves() const { return moves_; }
   std::size_t ram_bytes() const { return ram_.bytes(); }
   std::size_t card_bytes() const { return card_bytes_; }
   std::size_t slots() const { return slots_; }
   const Arena& ram() const { return ram_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // Checks every blob in host memory against the checksum taken when it was packed. Aborts when one differs.
+  // Checks every blob against the checksum taken when it was packed. Aborts when one differs.
   void verify() const;
 
  private:
@@ -124,6 +137,7 @@ class ExpertStore {
   void fill(const Model& model, const ParallelFor& parallel, const LoadOptions& options);
   void begin_moves(std::span<const Swap> swaps);
   void finish_moves();
+  bool in_card(const std::uint8_t* blob) const;
   void check_blob(int bank, int expert, const std::uint8_t* blob, const char* where) const;
 
   int experts_ = 0;
@@ -142,7 +156,7 @@ class ExpertStore {
   ExpertStats stats_;
   double crew_wait_ = 0, copy_wait_ = 0;  // of the round that runs
   Adapter::Counts before_;                // at the start of the round
-  std::uint64_t missed_ = 0, counted_ = 0;
+  std::uint64_t missed_ = 0, counted_ = 0, moves_ = 0;
   std::vector<std::uint64_t> seen_;  // [experts]: the count that met it last
   bool open_ = false, decode_ = false;
   std::size_t rows_ = 0;

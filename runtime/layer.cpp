@@ -202,7 +202,6 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   else
     ops.memory().commit_rows(state.raw_keys.view(), ws.index_k.rows(w));
 
-  const std::size_t visible = pass.position + w;
   if (sparse) {
     if (pass.selects()) {
       ops.matmul(weights.indexer_q, m, ws.index_q.rows(w));
@@ -210,8 +209,8 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
                     ws.index_q_rot.rows(w));
     }
     ops.select_positions(ws.index_q_rot.rows(w), index_heads,
-                         ConstRows(state.pooled.data(), visible / ratio, index_dim), pass.position, ratio,
-                         sz(shape.indexer_blocks()), ws.lists(w));
+                         ConstRows(state.pooled.data(), state.pooled.size() / index_dim, index_dim), pass.position,
+                         ratio, sz(shape.indexer_blocks()), ws.lists(w));
   } else {
     ops.all_positions(pass.position, ws.lists(w));
   }

@@ -66,19 +66,36 @@ TileIsa cpu_isa(const EngineOptions& options) {
   return *isa;
 }
 
+CpuOptions cpu_options(const EngineOptions& options) {
+  return {.workers = options.workers,
+          .suggested = options.suggested_workers,
+          .isa = cpu_isa(options),
+          .pin = options.pin,
+          .cores = options.cores};
+}
+
 std::unique_ptr<Ops> make_cpu_machine(const EngineOptions& options) {
-  return make_cpu_ops({.workers = options.workers,
-                       .suggested = options.suggested_workers,
-                       .isa = cpu_isa(options),
-                       .pin = options.pin,
-                       .cores = options.cores});
+  return make_cpu_ops(cpu_options(options));
+}
+
+// The card with the CPU as its crew; null with the reason when card number `device` cannot be used.
+std::unique_ptr<Ops> make_gpu_machine(const EngineOptions& options, int device, std::string* why_not) {
+  const std::vector<GpuCard> cards = list_gpus(why_not);
+  if (cards.empty()) return nullptr;
+  const auto crew = std::make_shared<CpuOps>(cpu_options(options));
+  GpuOptions gpu;
+  gpu.device = device;
+  gpu.graphs = options.graphs;
+  gpu.crew = crew;
+  gpu.parallel = [crew](std::size_t n, const std::function<void(std::size_t)>& body) { crew->crew().loop(n, body); };
+  return make_gpu_ops(gpu, why_not);
 }
 
 std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
   if (options.device == "cpu") return make_cpu_machine(options);
   std::string why_not;
   if (options.device == "auto") {
-    if (auto gpu = make_gpu_ops(0, &why_not)) return gpu;
+    if (auto gpu = make_gpu_machine(options, 0, &why_not)) return gpu;
     std::error_code ignored;
     if (std::filesystem::exists("/proc/driver/nvidia/version", ignored)) {
       write_stderr(fmt::format("tandem: note: there is an NVIDIA card, but {}; running on the CPU\n", why_not));
@@ -87,17 +104,14 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
   }
   const int device = cuda_device(options.device);
   if (device < 0) fail_input("--device: expected auto, cpu or cuda:N, found \"{}\"", options.device);
-  auto gpu = make_gpu_ops(device, &why_not);
+  auto gpu = make_gpu_machine(options, device, &why_not);
   if (!gpu) fail_input("--device {}: expected a usable GPU, but {}. Fix: --device cpu", options.device, why_not);
   return gpu;
 }
 
 MachineProbes make_probes() {
   MachineProbes probes = cpu_machine_probes();
-  probes.gpu = [](std::string* why_not) -> std::optional<Hardware::Gpu> {
-    *why_not = "this build has no GPU support";
-    return std::nullopt;
-  };
+  probes.gpu = [](std::string* why_not) { return probe_gpu(0, why_not); };
   return probes;
 }
 

@@ -1,6 +1,7 @@
 #include "runtime/memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 
@@ -46,6 +47,11 @@ class HostMemory : public MachineMemory {
 };
 
 }  // namespace
+
+std::uint64_t new_identity() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
 
 MachineMemory& host_memory() {
   static HostMemory memory;

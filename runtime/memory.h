@@ -51,6 +51,9 @@ class MachineMemory {
 
 MachineMemory& host_memory();
 
+// A number that nothing else of this process has: addresses come back, numbers do not.
+std::uint64_t new_identity();
+
 // An array of T in a machine's memory. Copies share it.
 template <typename T>
 class Array {

@@ -24,7 +24,7 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   if (bad >= 0) Pass::fail_not_finite({"router", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
   const Rows y = ws.expert_y.rows(w * used);
   const Routes hits = ws.hits(w, used), misses = ws.misses(w, used);
-  const RouteSplit split = ops.split_routes(pass.experts, pass.layer, routes, hits, misses,
+  const RouteSplit split = ops.split_routes(weights.routed, pass.experts, pass.layer, routes, hits, misses,
                                             ws.route_log(static_cast<std::size_t>(pass.layer), w, used));
   // With nothing on the card, all that a layer has to do for its experts is one list, which everybody shares.
   const bool crew_alone = split.misses && !split.hits;

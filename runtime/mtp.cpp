@@ -43,6 +43,7 @@ struct MtpHead::Impl {
   LayerParams layer;
   HcParams head;
   Array<float> enorm, hnorm;
+  std::uint64_t identity = new_identity();
 };
 
 MtpHead::MtpHead(Pipeline& pipeline, MtpNorm norm, MtpAttention attention) {
@@ -69,7 +70,7 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   ws.reserve_logits(logits == LogitRows::kAll ? w : logits == LogitRows::kLast ? 1 : 0, impl_->weights.output.rows);
   if (!sparse) ws.reserve_positions(ws.max_rows, position + w);
   const Pass pass = shared.make_pass(state, shape.layers, position, state.mtp.pending, w, mode);
-  shared.run(pass, 1 | static_cast<std::uint32_t>(sparse) << 1, logits, [&] {
+  shared.run(pass, impl_->identity, sparse, logits, [&] {
     shared.send_inputs(w);
     if (sent) ws.wide_in.send(w);
     impl_->fuse(pass, sent ? ConstRows(ws.wide_in.rows(w)) : wide);

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "placement/adapt.h"
+#include "placement/hardware.h"
 #include "placement/plan.h"
 #include "runtime/function_ref.h"
 #include "runtime/memory.h"
@@ -144,10 +145,10 @@ struct PassNumbers {
 
 // A pass that differs from another of the same key only in PassNumbers, and in what its staging areas hold.
 struct PassKey {
-  const void* owner = nullptr;  // whose memory it uses: the sequence
+  std::uint64_t sequence = 0, work = 0, code = 0;  // identities: SequenceState, Workspace, who runs it
   std::uint32_t rows = 0;
-  std::uint32_t generation = 0;  // of the work memory's addresses
-  std::uint32_t kind = 0;        // everything else that shapes it, as bits
+  std::uint32_t kind = 0;  // everything else that shapes it, as bits
+  bool once = false;       // it looks at results while it runs, so it cannot be recorded
   auto operator<=>(const PassKey&) const = default;
 };
 
@@ -169,6 +170,8 @@ class Ops {
   // file, only slower. A model that is loaded already is shared; its options are those of the first load.
   virtual LoadedModel load(const Model& model, const LoadOptions& options);
 
+  // The card that this machine is; none: the CPU, which may play one.
+  virtual std::optional<Hardware::Gpu> card() const { return {}; }
   // Where the arguments of the operations lie.
   virtual MachineMemory& memory() { return host_memory(); }
   // A pass: `body` calls the operations, in the same order with the same addresses for the same key; a machine may run
@@ -181,6 +184,11 @@ class Ops {
   }
   // Names what follows, for BadValue.
   virtual void stage(std::string_view name, int layer) { (void)name, (void)layer; }
+
+  // The experts of a model that another machine has loaded: expert_ffn finds those in RAM there.
+  virtual void share_experts(const Model& model, const std::shared_ptr<ExpertStore>& store) {
+    (void)model, (void)store;
+  }
 
   // ---- products ---------------------------------------------------------------------------------------------------
   // R2. Returns the first row that holds a non-finite value, or -1. A block whose 127/amax overflows (amax below
@@ -263,10 +271,11 @@ class Ops {
   // The `used` experts of the highest logits (ties to the lower index), weight = e_k / sum e with e = exp(logit - max),
   // summed in rank order. Returns the first row with a NaN logit, or -1.
   virtual std::int64_t route(ConstRows logits, Routes routes) = 0;
-  // Puts each route where it is met: hits and misses get the ids that are theirs and -1 elsewhere; and writes all ids
-  // to `log`, staging memory of [w, used]. Without a store all are hits. Returns whether there may be any.
-  virtual RouteSplit split_routes(ExpertStore* store, int bank, const Routes& routes, const Routes& hits,
-                                  const Routes& misses, std::int32_t* log);
+  // `bank` is number `index` of the store's. Puts each route where it is met: hits and misses get the ids that are
+  // theirs and -1 elsewhere; and writes all ids to `log`, staging memory of [w, used]. Without a store all are hits.
+  // Returns whether there may be any.
+  virtual RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
+                                  const Routes& hits, const Routes& misses, std::int32_t* log);
   // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d]. A negative id leaves its row of y alone.
   virtual void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) = 0;
   // The same for the experts that are off the card, and for the shared expert when it is given: begun here, done when

@@ -56,11 +56,13 @@ Pass Pipeline::Impl::make_pass(SequenceState& state, int layer, std::size_t posi
           layer,       loaded.experts.get()};
 }
 
-void Pipeline::Impl::run(const Pass& pass, std::uint32_t shape, LogitRows logits, FunctionRef<void()> body) {
+void Pipeline::Impl::run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits,
+                         FunctionRef<void()> body) {
   // Everything on which the body's calls depend beside the numbers.
-  const std::uint32_t kind = shape << 8 | static_cast<std::uint32_t>(pass.selects()) << 4 |
+  const std::uint32_t kind = static_cast<std::uint32_t>(sparse) << 5 | static_cast<std::uint32_t>(pass.selects()) << 4 |
                              static_cast<std::uint32_t>(pass.mode) << 2 | static_cast<std::uint32_t>(logits);
-  const PassKey key{&pass.state, static_cast<std::uint32_t>(pass.rows), ws->generation, kind};
+  const PassKey key{pass.state.identity(), ws->identity, code, static_cast<std::uint32_t>(pass.rows), kind,
+                    static_cast<bool>(tap)};
   const PassNumbers numbers{static_cast<std::int32_t>(pass.position), static_cast<std::int32_t>(pass.state.replay),
                             static_cast<std::int32_t>(pass.pending)};
   if (const std::optional<BadValue> bad = ops.run_pass(key, numbers, body)) Pass::fail_not_finite(*bad, pass.position);
@@ -134,7 +136,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   ws.reserve_logits(logit_rows(w, logits), impl.model.output.rows);
   Pass pass = impl.make_pass(state, -1, state.position(), 0, w, mode);
   if (pass.experts != nullptr) pass.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
-  impl.run(pass, 0, logits, [&] {
+  impl.run(pass, impl.identity, true, logits, [&] {
     impl.send_inputs(w);
     if (impl.ngrams) ws.ngram.send(w);
     impl.ops.tile_streams(ws.embedding.rows(w), shape.streams, ws.x.rows(w));

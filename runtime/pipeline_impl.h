@@ -16,6 +16,7 @@ struct Pipeline::Impl {
   const Model& model;
   Ops& ops;
   std::size_t max_rows;
+  std::uint64_t identity = new_identity();
   LoadedModel loaded;  // the machine's own form of the weights
   std::vector<LayerParams> layers;
   HcParams output_hc;
@@ -31,8 +32,8 @@ struct Pipeline::Impl {
   void send_inputs(std::size_t rows) const;
   Pass make_pass(SequenceState& state, int layer, std::size_t position, std::size_t pending, std::size_t rows,
                  PassMode mode);
-  // Runs the body. `shape` tells passes apart that are not the same in all but their numbers.
-  void run(const Pass& pass, std::uint32_t shape, LogitRows logits, FunctionRef<void()> body);
+  // Runs the body, which is that of the holder of the identity `code`.
+  void run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits, FunctionRef<void()> body);
   // Final mixer and head over the rows that want logits; ws.x holds the pass.
   void head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits) const;
   // What head left for the host.

@@ -47,7 +47,14 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
   report.model = std::filesystem::path(model.gguf().name()).filename().string();
   report.hardware = input.hardware.name.empty() ? choices.hardware.filename().string() : input.hardware.name;
   // Without a described card, --vram is the size of one, and --ram that of the machine around it.
-  if (!choices.cpu && choices.hardware.empty() && choices.vram.value_or(0) > 0) {
+  if (choices.card && !choices.cpu) {
+    if (!input.hardware.gpu) {
+      input.hardware.gpu = choices.card;
+      report.hardware += fmt::format(" with {}", choices.card->model);
+    }
+    input.hardware.gpu->vram_total = choices.card->vram_total;
+    input.hardware.gpu->vram_free = choices.card->vram_free;
+  } else if (!choices.cpu && choices.hardware.empty() && choices.vram.value_or(0) > 0) {
     input.hardware.gpu.emplace();
     input.hardware.gpu->vram_total = input.hardware.gpu->vram_free = *choices.vram;
     policy.memory.vram.reset();

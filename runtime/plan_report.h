@@ -21,7 +21,8 @@ struct PlacementChoices {
   std::optional<KvFormat> kv;
   std::optional<AdaptMode> adapt;
   bool use_mtp = true;
-  bool cpu = false;  // no card; with --vram or --slots, or slots in the policy, the CPU plays one
+  bool cpu = false;                   // no card; with --vram or --slots, or slots in the policy, the CPU plays one
+  std::optional<Hardware::Gpu> card;  // the card that will run it: its memory is what there is, whatever a file says
 };
 
 // The policy file with the choices applied. Throws InputError.

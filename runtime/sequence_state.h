@@ -106,6 +106,7 @@ class SequenceState {
   MtpState mtp;
 
   MachineMemory& memory() const { return *memory_; }
+  std::uint64_t identity() const { return identity_; }  // of its addresses
   KvView kv_view(const AttentionLayerState& layer) const;
   void append_committed(std::span<const TokenId> tokens);
   void append_window(std::span<const TokenId> tokens);
@@ -120,6 +121,7 @@ class SequenceState {
   ModelShape shape_;
   StateOptions options_;
   MachineMemory* memory_;
+  std::uint64_t identity_ = new_identity();
   std::vector<HistoryRows> histories_;  // of the trunk
   std::vector<TokenId> tokens_, pending_;
 };

@@ -66,6 +66,8 @@ void add_engine_flags(CLI::App& app, EngineOptions& options) {
   app.add_option("--workers", options.workers, "CPU threads, 0 for one per core (default 0)")
       ->type_name("N")
       ->check(CLI::Range(0, 4096).description(""));
+  app.add_flag("--no-graphs{false}", options.graphs,
+               "launch every operation of a pass on the card anew instead of a recorded pass (slower; to find faults)");
   app.add_option("--isa", options.isa,
                  "CPU kernels: auto, scalar, avx2, avxvnni or avx512 (default auto: the best that the processor has); "
                  "never changes the text")

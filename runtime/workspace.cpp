@@ -71,7 +71,7 @@ void Workspace::reserve_logits(std::size_t rows, std::size_t vocab) {
   if (rows <= logit_rows_) return;
   logits = StagedBuffer(memory, rows, vocab);
   logit_rows_ = rows;
-  ++generation;
+  identity = new_identity();
 }
 
 QuantRows Workspace::quant(std::size_t rows, std::size_t cols) {
@@ -84,7 +84,7 @@ void Workspace::reserve_positions(std::size_t rows, std::size_t stride) {
   position_stride = stride;
   positions = {memory, rows * stride};
   position_count = {memory, rows};
-  ++generation;
+  identity = new_identity();
 }
 
 std::size_t Workspace::bytes() const {

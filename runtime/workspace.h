@@ -52,7 +52,7 @@ struct Workspace {
 
   MachineMemory& memory;
   std::size_t max_rows;
-  std::uint32_t generation = 0;  // of its addresses: the two that grow change them
+  std::uint64_t identity = new_identity();  // of its addresses: the two buffers that grow change it
   // given by the host
   StagedBuffer embedding;                                 // [w, d]
   StagedBuffer rope_cos, rope_sin, block_cos, block_sin;  // [w (+ 1), rope_dims / 2]

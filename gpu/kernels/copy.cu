@@ -58,4 +58,11 @@ void launch_read(unsigned* never, const void* from, std::size_t bytes, cudaStrea
   CUDA_CHECK_LAUNCH();
 }
 
+bool has_kernels_for_device() {
+  cudaFuncAttributes attributes;
+  const bool found = cudaFuncGetAttributes(&attributes, copy_kernel) == cudaSuccess;
+  static_cast<void>(cudaGetLastError());
+  return found;
+}
+
 }  // namespace tandem

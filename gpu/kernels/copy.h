@@ -13,4 +13,7 @@ void launch_copy(void* to, const void* from, std::size_t bytes, cudaStream_t str
 // *never is one word of device memory.
 void launch_read(unsigned* never, const void* from, std::size_t bytes, cudaStream_t stream);
 
+// Whether this build has machine code or PTX that the current device can run.
+bool has_kernels_for_device();
+
 }  // namespace tandem

@@ -35,7 +35,7 @@ void add_rows(LogitsHash& hash, ConstRows rows) {
 std::string chunked(Pipeline& pipeline, std::size_t chunk) {
   LogitsHash hash;
   for (const Prompt& tokens : prompts()) {
-    SequenceState state(pipeline.model().shape, {kContext, KvType::kF16});
+    SequenceState state(pipeline.model().shape, {kContext, KvType::kF16}, pipeline.ops().memory());
     pipeline.prefill(state, tokens, std::min(chunk, pipeline.max_rows()), LogitRows::kAll,
                      [&](std::size_t, const PassOutput& out) { add_rows(hash, out.logits); });
   }

@@ -10,6 +10,7 @@
 #include "runtime/expert_store.h"
 #include "runtime/plan_report.h"
 #include "runtime/route_recorder.h"
+#include "tests/e2e/model_machine.h"
 #include "tests/e2e/nano_prompts.h"
 #include "tests/synthetic_model.h"
 
@@ -57,11 +58,11 @@ struct Outcome {
   ExpertPlacement at_end;
 };
 Outcome run_prompts(const ExpertPlacement& placement, const AdaptSettings& adapt, int workers, std::size_t chunk) {
-  CpuOps ops(workers);
+  const auto ops = make_model_machine(workers);
   LoadOptions load;
   load.placement = placement;
   load.adapt = adapt;
-  Pipeline pipeline(nano(), ops, 512, load);
+  Pipeline pipeline(nano(), *ops, 512, load);
   Outcome result;
   result.hash = chunked(pipeline, chunk);
   pipeline.experts()->verify();
@@ -71,6 +72,7 @@ Outcome run_prompts(const ExpertPlacement& placement, const AdaptSettings& adapt
 }
 
 TEST(Lockstep, EveryPlacementGivesTheSameLogits) {
+  SKIP_WITHOUT_MACHINE();
   const AdaptSettings still;
   for (const double share : {0.0, 0.1, 0.5, 0.9, 1.0})
     for (const int workers : {1, 2, 3}) {
@@ -89,12 +91,14 @@ TEST(Lockstep, EveryPlacementGivesTheSameLogits) {
 }
 
 TEST(Lockstep, ExpertsInTheFileToo) {
+  SKIP_WITHOUT_MACHINE();
   EXPECT_EQ(run_prompts(random_placement(0.3, 0.4, 6), {}, 2, 64).hash, expected());
   if (kRaceDetector) return;
   EXPECT_EQ(run_prompts(random_placement(0.0, 1.0, 6), {}, 2, 512).hash, expected());
 }
 
 TEST(Lockstep, ExpertsThatMoveGiveTheSameLogits) {
+  SKIP_WITHOUT_MACHINE();
   for (const AdaptMode mode : {AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
     for (const int workers : {1, 2}) {
       if (kRaceDetector && (mode != AdaptMode::kLru || workers != 2)) continue;
@@ -164,6 +168,7 @@ TEST(Lockstep, EachRouteIsComputedOnOneSide) {
 
 // The same routes give the same hits and swaps, whatever the workers and however fast the copies are.
 TEST(Lockstep, CountsDoNotDependOnTiming) {
+  SKIP_WITHOUT_MACHINE();
   if (kRaceDetector) GTEST_SKIP() << "slow under the race detector, and nothing new to it";
   AdaptSettings adapt;
   adapt.mode = AdaptMode::kSwaps;
@@ -176,12 +181,13 @@ TEST(Lockstep, CountsDoNotDependOnTiming) {
 }
 
 TEST(Lockstep, CountsWhatWasMet) {
-  CpuOps ops(2);
+  SKIP_WITHOUT_MACHINE();
+  const auto ops = make_model_machine(2);
   LoadOptions load;
   load.placement = random_placement(0.5, 0, 9);
-  Pipeline pipeline(nano(), ops, 512, load);
+  Pipeline pipeline(nano(), *ops, 512, load);
   ExpertStore& store = *pipeline.experts();
-  SequenceState state(nano().shape, {kContext, KvType::kF16});
+  SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
   std::uint64_t routes = 0, hits = 0, misses = 0, rounds = 0;
   std::uint64_t bytes = 0, hit_bytes = 0;
   pipeline.set_tap([&](std::string_view stage, int layer, std::size_t, ConstRows rows) {
@@ -229,6 +235,7 @@ TEST(Lockstep, CountsWhatWasMet) {
 
 // What the plan sets aside for the card is what the store takes: slots, and spares for experts of every size.
 TEST(Lockstep, TheStoreTakesWhatWasPlanned) {
+  SKIP_WITHOUT_MACHINE();
   for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kSwaps}) {
     PlacementChoices choices;
     choices.cpu = true;
@@ -241,11 +248,11 @@ TEST(Lockstep, TheStoreTakesWhatWasPlanned) {
       if (item.memory == Memory::kVram && item.what == "expert slots") slots += item.bytes;
       if (item.memory == Memory::kRam && item.what == "swap buffers") spares += item.bytes;
     }
-    CpuOps ops(1);
+    const auto ops = make_model_machine(1);
     LoadOptions load;
     load.placement = report.plan.placement;
     load.adapt = adapt_settings(policy);
-    Pipeline pipeline(nano(), ops, 64, load);
+    Pipeline pipeline(nano(), *ops, 64, load);
     EXPECT_EQ(static_cast<std::int64_t>(pipeline.experts()->card_bytes()), slots + spares / 2);
     EXPECT_EQ(spares > 0, mode != AdaptMode::kOff);
   }
@@ -253,24 +260,25 @@ TEST(Lockstep, TheStoreTakesWhatWasPlanned) {
 
 // A replay of the recorded routes predicts a live run to the route: prompts in chunks, then windows of several rows.
 TEST(Lockstep, ReplayPredictsTheRun) {
+  SKIP_WITHOUT_MACHINE();
   if (kRaceDetector) GTEST_SKIP() << "slow under the race detector, and nothing new to it";
   std::uint32_t seed = 20;
   for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
     for (const double share : {0.2, 0.4, 0.6}) {
       SCOPED_TRACE(fmt::format("mode {}, {} on the card", static_cast<int>(mode), share));
-      CpuOps ops(2);
+      const auto ops = make_model_machine(2);
       LoadOptions load;
       load.placement = random_placement(share, 0, ++seed);
       load.adapt.mode = mode;
       load.adapt.swaps_per_round = 3;
       load.adapt.half_life_rows = 50;
-      Pipeline pipeline(nano(), ops, 512, load);
+      Pipeline pipeline(nano(), *ops, 512, load);
       RouteRecorder recorder;
       pipeline.set_route_observer(&recorder);
       recorder.begin("test");
       MtpHead draft(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
       for (const Prompt& tokens : prompts()) {
-        SequenceState state(nano().shape, {kContext, KvType::kF16});
+        SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
         pipeline.prefill(state, std::span(tokens).first(60), 24, LogitRows::kLast, {});
         for (int round = 0; round < 20; ++round) {
           const std::size_t width = 1 + static_cast<std::size_t>(round) % 4;

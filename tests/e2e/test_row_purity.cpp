@@ -9,6 +9,7 @@
 #include "cpu/reference_ops.h"
 #include "runtime/logits_hash.h"
 #include "runtime/pipeline.h"
+#include "tests/e2e/model_machine.h"
 #include "tests/e2e/nano_prompts.h"
 #include "tests/synthetic_model.h"
 
@@ -43,7 +44,14 @@ void windows(Pipeline& pipeline, SequenceState& state, std::span<const TokenId> 
 
 class RowPurity : public ::testing::Test {
  protected:
-  RowPurity() : ops_(make_cpu_ops(2)), pipeline_(nano(), *ops_, kLongest) {}
+  void SetUp() override {
+    SKIP_WITHOUT_MACHINE();
+    ops_ = make_model_machine(2);
+    pipeline_.emplace(nano(), *ops_, kLongest);
+  }
+  SequenceState new_state(std::size_t context = kContext) const {
+    return {nano().shape, {context, KvType::kF16}, ops_->memory()};
+  }
   static const std::string& expected() {
     static const std::string hash = [] {
       const auto ops = make_cpu_ops(1);
@@ -53,17 +61,17 @@ class RowPurity : public ::testing::Test {
     return hash;
   }
   std::unique_ptr<Ops> ops_;
-  Pipeline pipeline_;
+  std::optional<Pipeline> pipeline_;
 };
 
 TEST_F(RowPurity, PrefillChunks) {
   for (const std::size_t chunk : {1UL, 3UL, 64UL, 511UL, kLongest})
-    EXPECT_EQ(chunked(pipeline_, chunk), expected()) << chunk;
+    EXPECT_EQ(chunked(*pipeline_, chunk), expected()) << chunk;
 }
 
 TEST_F(RowPurity, WorkersAndMachines) {
   for (const int workers : {1, 2, 3}) {
-    const auto ops = make_cpu_ops(workers);
+    const auto ops = make_model_machine(workers);
     Pipeline pipeline(nano(), *ops, 64);
     EXPECT_EQ(chunked(pipeline, 64), expected()) << workers;
   }
@@ -83,8 +91,8 @@ TEST_F(RowPurity, WindowsWithRandomAcceptCounts) {
     std::mt19937 random(seed);
     LogitsHash hash;
     for (const Prompt& tokens : prompts()) {
-      SequenceState state(nano().shape, {kContext, KvType::kF16});
-      windows(pipeline_, state, tokens, random, hash);
+      SequenceState state = new_state();
+      windows(*pipeline_, state, tokens, random, hash);
       EXPECT_TRUE(std::equal(state.tokens().begin(), state.tokens().end(), tokens.begin(), tokens.end()));
     }
     EXPECT_EQ(hash.hex(), expected()) << "seed " << seed;
@@ -95,18 +103,18 @@ TEST_F(RowPurity, TwoSequencesInterleaved) {
   // Sequence b runs another prompt between every pass of sequence a, on the same pipeline.
   LogitsHash hash;
   const Prompt& other = prompts()[2];
-  SequenceState b(nano().shape, {kContext, KvType::kF16});
+  SequenceState b = new_state();
   std::mt19937 random(7);
   for (const Prompt& tokens : prompts()) {
-    SequenceState a(nano().shape, {kContext, KvType::kF16});
+    SequenceState a = new_state();
     while (a.position() < tokens.size()) {
       const std::size_t count = std::min<std::size_t>(1 + random() % 9, tokens.size() - a.position());
       add_rows(hash,
-               pipeline_.forward(a, std::span(tokens).subspan(a.position(), count), PassMode::kCommit, LogitRows::kAll)
+               pipeline_->forward(a, std::span(tokens).subspan(a.position(), count), PassMode::kCommit, LogitRows::kAll)
                    .logits);
       if (b.room() < 4) b.reset();
       const std::span<const TokenId> next = std::span(other).subspan(b.position() % 400, 3);
-      pipeline_.forward(b, next, random() % 2 == 0 ? PassMode::kCommit : PassMode::kWindow, LogitRows::kLast);
+      pipeline_->forward(b, next, random() % 2 == 0 ? PassMode::kCommit : PassMode::kWindow, LogitRows::kLast);
       b.keep(b.pending() / 2);
     }
   }
@@ -119,21 +127,21 @@ TEST_F(RowPurity, SavedAndRestoredInTheMiddle) {
   std::mt19937 random(11);
   for (const Prompt& tokens : prompts()) {
     const std::size_t middle = tokens.size() * 2 / 3;
-    SequenceState first(nano().shape, {kContext, KvType::kF16});
+    SequenceState first = new_state();
     // The last pass before the save is a window with rows dropped, so that accepted rows are still unfolded: more of
     // them than half a window holds.
     constexpr std::size_t kKept = kMaxWindow - 4;
-    windows(pipeline_, first, std::span(tokens).first(middle - kKept), random, hash);
+    windows(*pipeline_, first, std::span(tokens).first(middle - kKept), random, hash);
     Prompt window(tokens.begin() + static_cast<std::ptrdiff_t>(middle - kKept),
                   tokens.begin() + static_cast<std::ptrdiff_t>(middle));
     window.resize(kMaxWindow, tokens[2]);
-    add_rows(hash, pipeline_.forward(first, window, PassMode::kWindow, LogitRows::kAll).logits.slice(0, kKept));
+    add_rows(hash, pipeline_->forward(first, window, PassMode::kWindow, LogitRows::kAll).logits.slice(0, kKept));
     first.keep(kKept);
     first.save(dir / "sequence.state", nano().fingerprint());
-    SequenceState second(nano().shape, {kContext + 100, KvType::kF16});
+    SequenceState second = new_state(kContext + 100);
     second.restore(dir / "sequence.state", nano().fingerprint());
     ASSERT_EQ(second.position(), middle);
-    windows(pipeline_, second, tokens, random, hash);
+    windows(*pipeline_, second, tokens, random, hash);
   }
   EXPECT_EQ(hash.hex(), expected());
 }
@@ -142,13 +150,13 @@ TEST_F(RowPurity, RewoundToACheckpoint) {
   LogitsHash hash;
   std::mt19937 random(13);
   for (const Prompt& tokens : prompts()) {
-    SequenceState state(nano().shape, {kContext, KvType::kF16});
-    windows(pipeline_, state, std::span(tokens).first(tokens.size() / 2), random, hash);
+    SequenceState state = new_state();
+    windows(*pipeline_, state, std::span(tokens).first(tokens.size() / 2), random, hash);
     const auto point = state.checkpoint();
     const Prompt wrong(40, tokens[1]);
-    pipeline_.forward(state, wrong, PassMode::kCommit, LogitRows::kNone);
+    pipeline_->forward(state, wrong, PassMode::kCommit, LogitRows::kNone);
     state.rewind(*point);
-    windows(pipeline_, state, tokens, random, hash);
+    windows(*pipeline_, state, tokens, random, hash);
   }
   EXPECT_EQ(hash.hex(), expected());
 }
@@ -158,19 +166,19 @@ TEST_F(RowPurity, RewoundToACheckpoint) {
 TEST_F(RowPurity, DraftHeadWindows) {
   for (const MtpAttention attention : {MtpAttention::kSparse, MtpAttention::kDense}) {
     const Prompt& tokens = prompts()[2];
-    SequenceState state(nano().shape, {kContext, KvType::kF16});
-    const PassOutput trunk = pipeline_.forward(state, tokens, PassMode::kCommit, LogitRows::kNone);
+    SequenceState state = new_state();
+    const PassOutput trunk = pipeline_->forward(state, tokens, PassMode::kCommit, LogitRows::kNone);
     const std::vector<float> wide(trunk.wide.data, trunk.wide.data + trunk.wide.rows * trunk.wide.cols);
     const ConstRows h(wide.data(), trunk.wide.rows, trunk.wide.cols);
     const std::span<const TokenId> next = std::span(tokens).subspan(1);
-    MtpHead head(pipeline_, MtpNorm::kFull, attention);
+    MtpHead head(*pipeline_, MtpNorm::kFull, attention);
 
     LogitsHash whole;
-    SequenceState a(nano().shape, {kContext, KvType::kF16});
+    SequenceState a = new_state();
     add_rows(whole, head.forward(a, h.slice(0, next.size()), next, PassMode::kCommit, LogitRows::kAll).logits);
 
     LogitsHash pieces;
-    SequenceState b(nano().shape, {kContext, KvType::kF16});
+    SequenceState b = new_state();
     std::mt19937 random(17);
     while (b.mtp.rows < next.size()) {
       const std::size_t from = b.mtp.rows, count = std::min<std::size_t>(1 + random() % 4, next.size() - from);
@@ -196,7 +204,7 @@ TEST_F(RowPurity, DraftHeadWindows) {
       add_rows(hash, head.forward(to, rows, next.subspan(from, count), PassMode::kCommit, LogitRows::kAll).logits);
       return hash.hex();
     };
-    SequenceState c(nano().shape, {kContext, KvType::kF16}), d(nano().shape, {kContext, KvType::kF16});
+    SequenceState c = new_state(), d = new_state();
     commit(c, 0, before);
     TempDir dir;
     c.save(dir / "draft.state", nano().fingerprint());
@@ -204,9 +212,9 @@ TEST_F(RowPurity, DraftHeadWindows) {
     const auto point = c.checkpoint();
     const std::string together = commit(c, before, after);
     const auto keys = [&](const SequenceState& of) {
-      const float* pooled = of.mtp.attention.pooled.data();
-      return std::vector<float>(pooled,
-                                pooled + (before + after) / ratio * static_cast<std::size_t>(nano().shape.indexer_dim));
+      std::vector<float> pooled((before + after) / ratio * static_cast<std::size_t>(nano().shape.indexer_dim));
+      ops_->memory().read(pooled.data(), of.mtp.attention.pooled.data(), pooled.size() * sizeof(float));
+      return pooled;
     };
     const std::vector<float> expected_keys = keys(c);
     EXPECT_EQ(commit(d, before, after), together);

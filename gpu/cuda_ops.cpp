@@ -1,0 +1,315 @@
+// CudaOps: loading, passes, products and experts. The other operations are gpu/cuda_float_ops.cpp.
+#include "gpu/cuda_ops.h"
+
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "gpu/cuda_check.h"
+#include "gpu/kernels/float_matmul.h"
+#include "gpu/kernels/quantize.h"
+#include "gpu/kernels/route.h"
+#include "runtime/expert_store.h"
+#include "runtime/model_visit.h"
+#include "runtime/sequence_state.h"
+#include "runtime/timeline.h"
+
+namespace tandem {
+
+namespace {
+
+// Recorded passes kept; a program uses a handful (widths, a draft head), tests that make many sequences begin anew.
+constexpr std::size_t kMostRecords = 64;
+
+DeviceStream make_stream(int device) {
+  CUDA_CHECK(cudaSetDevice(device));
+  cudaStream_t stream = nullptr;
+  CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return stream;
+}
+
+gpu::FloatType float_type(DType type) {
+  return type == DType::F32 ? gpu::FloatType::kF32 : type == DType::F16 ? gpu::FloatType::kF16 : gpu::FloatType::kBf16;
+}
+
+void check_experts(const ExpertBank& bank, const ExpertWeights& shared) {
+  for (const WeightView* view : {&bank.gate, &bank.up, &bank.down, &shared.gate, &shared.up, &shared.down})
+    if (!has_tile_layout(view->type))
+      fail_input(
+          "tensor {}: expected experts of a type that the card has kernels for, found {}. Fix: --device cpu, or "
+          "a file of another type",
+          view->name, dtype_name(view->type));
+}
+
+}  // namespace
+
+CudaOps::CudaOps(const GpuOptions& options)
+    : device_(options.device),
+      graphs_(options.graphs),
+      crew_(options.crew),
+      parallel_(options.parallel),
+      stream_(make_stream(options.device)),
+      memory_(stream_),
+      card_(memory_),
+      weights_(memory_),
+      handoff_(memory_),
+      numbers_(memory_, 1),
+      flags_(memory_, kFlags),
+      records_(stream_) {
+  CHECK(crew_ != nullptr && parallel_);
+  cudaDeviceProp properties;
+  CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
+  name_ = properties.name;
+  memory_.set_pending(&numbers_.data()->pending);
+  load_tile_kernels();
+}
+
+CudaOps::~CudaOps() {
+  static_cast<void>(cudaStreamSynchronize(stream_));
+}
+
+std::string CudaOps::describe() const {
+  return fmt::format("{} (cuda:{}){}, with {}", name_, device_, graphs_ ? "" : ", no graphs", crew_->describe());
+}
+std::vector<std::string> CudaOps::warnings() const {
+  return crew_->warnings();
+}
+
+LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
+  std::vector<const std::uint8_t*> keys;
+  for_each_bank(model, [&](const ExpertBank& bank) { keys.push_back(bank.gate.data); });
+  for (const LayerWeights& layer : model.layers) check_experts(layer.moe.routed, layer.moe.shared);
+  if (model.mtp) check_experts(model.mtp->layer.moe.routed, model.mtp->layer.moe.shared);
+  const auto known = banks_.find(keys[0]);
+  std::shared_ptr<ExpertStore> store = known == banks_.end() ? nullptr : known->second.store();
+  const std::size_t expert_bytes = store ? 0 : ExpertStore::load_bytes(model, options);
+
+  LoadedModel loaded;
+  std::size_t dense_bytes = 0;
+  loaded.dense = weights_.load(model, parallel_, [&](std::size_t done, std::size_t total) {
+    dense_bytes = total;
+    if (options.progress) options.progress(done, total + expert_bytes);
+  });
+  const ModelShape& shape = model.shape;
+  if (!store) {
+    LoadOptions with_dense = options;
+    if (options.progress)
+      with_dense.progress = [&](std::size_t done, std::size_t total) {
+        options.progress(dense_bytes + done, dense_bytes + total);
+      };
+    store = std::make_shared<ExpertStore>(model, with_dense, &card_, parallel_);
+    auto experts = std::make_shared<Experts>();
+    experts->store = store;
+    experts->experts = shape.experts;
+    experts->slots = Staged<const std::uint8_t*>(memory_, keys.size() * static_cast<std::size_t>(shape.experts));
+    experts->moves = std::numeric_limits<std::uint64_t>::max();  // not there yet
+    for (std::size_t b = 0; b < keys.size(); ++b) banks_[keys[b]] = {experts, static_cast<int>(b)};
+    crew_->share_experts(model, store);
+  }
+  loaded.experts = store;
+
+  const auto ff = static_cast<std::size_t>(std::max(shape.expert_ff, shape.shared_expert_ff));
+  const auto used = static_cast<std::size_t>(shape.experts_used);
+  if (expert_scratch_.pairs < std::max(kMaxPairs, used) ||
+      expert_memory_.bytes() < expert_scratch_bytes(kMaxPairs, ff)) {
+    expert_memory_ = {memory_, expert_scratch_bytes(kMaxPairs, ff)};
+    expert_scratch_ = make_expert_scratch(expert_memory_.data(), kMaxPairs, ff);
+    recorded_.clear();
+    records_.clear();
+  }
+  const auto hidden = static_cast<std::size_t>(shape.hidden);
+  meeting_room_ = {std::max(meeting_room_.used, used), std::max(meeting_room_.hidden, hidden),
+                   std::max(meeting_room_.meetings, keys.size())};
+  return loaded;
+}
+
+// ---- passes ---------------------------------------------------------------------------------------------------------
+
+void CudaOps::stage(std::string_view name, int layer) {
+  stage_ = name;
+  layer_ = layer;
+}
+
+std::int32_t* CudaOps::next_flag() {
+  CHECK(now_.flags.size() < kFlags, "{} places that can find a bad value", now_.flags.size());
+  now_.flags.push_back({stage_, layer_});
+  return flags_.data() + (now_.flags.size() - 1);
+}
+
+void CudaOps::launch(FunctionRef<void()> body) {
+  now_ = {};
+  numbers_.send(0, 1);
+  CUDA_CHECK(cudaMemsetAsync(flags_.data(), 0x7F, flags_.bytes(), stream_));
+  body();
+  flags_.fetch(0, now_.flags.size());
+}
+
+std::optional<BadValue> CudaOps::bad_value(const std::vector<Flag>& flags) const {
+  for (std::size_t i = 0; i < flags.size(); ++i)
+    if (const std::int32_t row = flags_.host()[i]; row != kNoBadRow)
+      return BadValue{flags[i].stage, flags[i].layer, static_cast<std::size_t>(row)};
+  return {};
+}
+
+// The addresses of the experts on the card, where some have moved since the last pass.
+void CudaOps::refresh_slots() {
+  for (const auto& [key, ref] : banks_) {
+    if (ref.bank != 0) continue;  // one per store
+    Experts& experts = *ref.experts;
+    const std::shared_ptr<ExpertStore> store = experts.store.lock();
+    if (!store || store->moves() == experts.moves) continue;
+    experts.moves = store->moves();
+    experts.all_on_card = true;
+    const std::uint8_t** table = experts.slots.host();
+    for (int b = 0; b < store->banks(); ++b)
+      for (int e = 0; e < experts.experts; ++e) {
+        const bool here = store->on_card(b, e);
+        experts.all_on_card = experts.all_on_card && here;
+        *table++ = here ? store->blob(b, e) : nullptr;
+      }
+    experts.slots.send(0, experts.slots.size());
+  }
+}
+
+void CudaOps::serve(const Handoff::Meeting& meeting) {
+  try {
+    const Span span("crew");
+    handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_, stream_);
+  } catch (...) {
+    handoff_.answer_all(numbers_.host()->first_meeting + static_cast<std::uint32_t>(meeting_room_.meetings));
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    throw;
+  }
+}
+
+std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) {
+  CHECK(key.rows <= kRowGroup * kRowGroups, "{} rows in a pass", key.rows);
+  if (handoff_.reserve(std::max<std::size_t>(key.rows, kMaxWindow), meeting_room_.used, meeting_room_.hidden,
+                       meeting_room_.hidden, meeting_room_.meetings)) {
+    recorded_.clear();  // they name the area that was outgrown
+    records_.clear();
+  }
+  refresh_slots();
+  Numbers& on_card = *numbers_.host();
+  on_card.replay = numbers.replay;
+  on_card.pending = numbers.pending;
+  on_card.first_meeting = next_meeting_;
+  for (std::size_t g = 0; g < kRowGroups; ++g)
+    on_card.positions[g] = numbers.position + static_cast<std::int32_t>(g * kRowGroup);
+
+  const bool record = graphs_ && key.rows <= kMaxWindow && !key.once;
+  if (!record) {
+    launch(body);
+    next_meeting_ += static_cast<std::uint32_t>(now_.meetings.size());
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    return bad_value(now_.flags);
+  }
+  if (!records_.has(key)) {
+    if (records_.size() >= kMostRecords) {
+      recorded_.clear();
+      records_.clear();
+    }
+    recording_ = true;
+    struct Done {
+      bool& flag;
+      ~Done() { flag = false; }
+    } const done{recording_};
+    records_.record(key, [&] { launch(body); });
+    recorded_[key] = now_;
+  }
+  records_.run(key);
+  const Recorded& pass = recorded_.at(key);
+  for (const Handoff::Meeting& meeting : pass.meetings) serve(meeting);
+  next_meeting_ += static_cast<std::uint32_t>(pass.meetings.size());
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return bad_value(pass.flags);
+}
+
+// ---- products -------------------------------------------------------------------------------------------------------
+
+std::int64_t CudaOps::quantize(ConstRows x, QuantRows q) {
+  launch_quantize(x.data, x.stride, x.rows, x.cols, q.q, q.d, q.s, next_flag(), stream_);
+  return -1;
+}
+
+DeviceTiles CudaOps::tiles(const WeightView& w) const {
+  return {w.type, weights_.data(w), w.rows, w.cols, w.scale};
+}
+
+void CudaOps::matmul(const WeightView& w, const Activation& a, Rows y) {
+  CHECK(y.cols == w.rows && y.rows == a.x.rows && w.cols == a.x.cols, "{}: [{}, {}] times [{}, {}] into [{}, {}]",
+        w.name, w.rows, w.cols, a.x.rows, a.x.cols, y.rows, y.cols);
+  if (dtype_info(w.type).kind == DTypeKind::kFloat)
+    return gpu::float_matmul(float_type(w.type), weights_.data(w), w.rows, w.scale, a.x, y, stream_);
+  launch_tile_matmul(tiles(w), {a.q.q, a.q.d, a.q.s}, y.rows, y.data, y.stride, stream_);
+}
+
+// ---- experts --------------------------------------------------------------------------------------------------------
+
+std::int64_t CudaOps::route(ConstRows logits, Routes routes) {
+  gpu::route(logits, routes.used, routes.expert, routes.weight, next_flag(), stream_);
+  return -1;
+}
+
+const CudaOps::BankRef& CudaOps::bank_of(const ExpertBank& bank) const {
+  const auto found = banks_.find(bank.gate.data);
+  CHECK(found != banks_.end() && found->second.store() != nullptr, "experts of {} are not loaded", bank.gate.name);
+  return found->second;
+}
+
+RouteSplit CudaOps::split_routes(const ExpertBank& bank, const ExpertStore*, int, const Routes& routes,
+                                 const Routes& hits, const Routes& misses, std::int32_t* log) {
+  const BankRef& ref = bank_of(bank);
+  gpu::split_routes(routes.expert, routes.rows * routes.used, ref.slots(), hits.expert, misses.expert, log, stream_);
+  return {.hits = true, .misses = !ref.experts->all_on_card};
+}
+
+void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
+  const BankRef& ref = bank_of(bank);
+  CHECK(bank.gate_scale == nullptr && bank.up_scale == nullptr && bank.down_scale == nullptr, "{}: a scale per expert",
+        bank.gate.name);
+  ExpertScales scales;
+  scales.gate_all = bank.gate.scale, scales.up_all = bank.up.scale, scales.down_all = bank.down.scale;
+  launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},
+                    {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_);
+}
+
+void CudaOps::start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                            const SharedExpert& shared) {
+  const Handoff::Meeting meeting{&bank,    routes.rows, routes.used,
+                                 a.x.cols, y.cols,      static_cast<std::uint32_t>(now_.meetings.size())};
+  now_.meetings.push_back(meeting);
+  started_ = {meeting, routes.expert, y};
+  handoff_.publish(meeting, routes.expert, a.q, &numbers_.data()->first_meeting, stream_);
+  if (shared.weights != nullptr) ffn(*shared.weights, a, shared.y);
+}
+
+void CudaOps::finish_experts() {
+  // A pass that is recorded is served when it runs.
+  if (!recording_) serve(started_.meeting);
+  handoff_.take(started_.meeting, started_.misses, started_.y, &numbers_.data()->first_meeting, stream_);
+}
+
+void CudaOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
+  launch_ffn(tiles(weights.gate), tiles(weights.up), tiles(weights.down), {a.q.q, a.q.d, a.q.s}, y.rows, y.data,
+             y.stride, expert_scratch_, stream_);
+}
+
+// ---- the machine ----------------------------------------------------------------------------------------------------
+
+std::unique_ptr<Ops> make_gpu_ops(const GpuOptions& options, std::string* why_not) {
+  const std::vector<GpuCard> cards = list_gpus(why_not);
+  if (!why_not->empty()) return nullptr;
+  if (options.device < 0 || static_cast<std::size_t>(options.device) >= cards.size()) {
+    *why_not = fmt::format("there {} {} card{} (cuda:0{})", cards.size() == 1 ? "is" : "are", cards.size(),
+                           cards.size() == 1 ? "" : "s",
+                           cards.size() == 1 ? "" : fmt::format(" to cuda:{}", cards.size() - 1));
+    return nullptr;
+  }
+  *why_not = cards[static_cast<std::size_t>(options.device)].problem;
+  if (!why_not->empty()) return nullptr;
+  return std::make_unique<CudaOps>(options);
+}
+
+}  // namespace tandem

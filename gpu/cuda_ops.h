@@ -1,0 +1,148 @@
+// The GPU machine (gpu/gpu_ops.h makes it): every operation a launch or two on one stream, passes recorded as CUDA
+// graphs, experts off the card handed to the crew.
+//
+// Arguments are in the card's memory (CudaMemory); what changes from pass to pass is read there too. Operations that
+// meet a value that is no number note it in a word of their own, which run_pass looks at when the pass has ended.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "gpu/card_slots.h"
+#include "gpu/device_weights.h"
+#include "gpu/gpu_ops.h"
+#include "gpu/handoff.h"
+#include "gpu/kernels/expert_ffn.h"
+#include "gpu/pass_graphs.h"
+
+namespace tandem {
+
+class CudaOps : public Ops {
+ public:
+  explicit CudaOps(const GpuOptions& options);
+  ~CudaOps() override;
+  std::string describe() const override;
+  std::vector<std::string> warnings() const override;
+  std::optional<Hardware::Gpu> card() const override { return card_facts(device_); }
+  MachineMemory& memory() override { return memory_; }
+  LoadedModel load(const Model& model, const LoadOptions& options) override;
+  std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) override;
+  void stage(std::string_view name, int layer) override;
+
+  std::int64_t quantize(ConstRows x, QuantRows q) override;
+  void matmul(const WeightView& w, const Activation& a, Rows y) override;
+  void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
+  void l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) override;
+  void norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
+                 float eps, const RopeView& rope, Rows y) override;
+  void hc_low(Rows lo, int streams) override;
+  void hc_mix(ConstRows normed, ConstRows gate, int streams, Rows mixed) override;
+  void hc_write(Rows x, ConstRows y, ConstRows inject, int streams) override;
+  void causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) override;
+  void gdn_gates(Rows alpha, Rows beta, const float* dt_bias, const float* a) override;
+  void gdn_scan(const GdnScan& scan) override;
+  void gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) override;
+  void kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) override;
+  void mean_pool(ConstRows x, std::size_t ratio, Rows y) override;
+  void select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position, std::size_t ratio,
+                        std::size_t blocks, AttendLists lists) override;
+  void index_blocks(const IndexBlocks& blocks) override;
+  void all_positions(std::size_t position, AttendLists lists) override;
+  void attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
+                 std::size_t gate_stride, Rows out) override;
+  std::int64_t route(ConstRows logits, Routes routes) override;
+  RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
+                          const Routes& hits, const Routes& misses, std::int32_t* log) override;
+  void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
+  void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
+                     const SharedExpert& shared) override;
+  void finish_experts() override;
+  void ffn(const ExpertWeights& weights, const Activation& a, Rows y) override;
+  void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override;
+  void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) override;
+  void add2(Rows x, ConstRows a, ConstRows b) override;
+  void tile_streams(ConstRows a, int streams, Rows x) override;
+  void add_streams(Rows x, ConstRows a, int streams) override;
+  void pair_streams(ConstRows a, ConstRows h, int streams, Rows out) override;
+
+ private:
+  // Numbers of the pass on the card. positions[g] is that of row g * kRowGroup.
+  static constexpr std::size_t kRowGroup = 16, kRowGroups = 512, kFlags = 2048;
+  struct Numbers {
+    std::int32_t replay, pending;
+    std::uint32_t first_meeting;
+    std::int32_t positions[kRowGroups];
+  };
+  // A loaded model's experts, with the addresses of those on the card, [banks * experts], as kernels read them.
+  struct Experts {
+    std::weak_ptr<ExpertStore> store;
+    Staged<const std::uint8_t*> slots;
+    std::uint64_t moves = 0;
+    int experts = 0;
+    bool all_on_card = false;
+  };
+  struct BankRef {
+    std::shared_ptr<Experts> experts;
+    int bank = 0;
+    std::shared_ptr<ExpertStore> store() const { return experts->store.lock(); }
+    const std::uint8_t* const* slots() const {
+      return experts->slots.data() + static_cast<std::size_t>(bank) * static_cast<std::size_t>(experts->experts);
+    }
+  };
+  // A place that may find a value that is no number; and a meeting with the crew. Listed while a pass is launched.
+  struct Flag {
+    std::string stage;
+    int layer = -1;
+  };
+  struct Started {
+    Handoff::Meeting meeting;
+    const std::int32_t* misses = nullptr;
+    Rows y;
+  };
+  struct Recorded {
+    std::vector<Flag> flags;
+    std::vector<Handoff::Meeting> meetings;
+  };
+
+  DeviceCount position(std::size_t group = 0) const { return numbers_.data()->positions + group; }
+  std::int32_t* next_flag();
+  const BankRef& bank_of(const ExpertBank& bank) const;
+  void* scratch(std::size_t bytes);
+  DeviceTiles tiles(const WeightView& w) const;
+  void refresh_slots();
+  void launch(FunctionRef<void()> body);  // numbers, flags, body
+  std::optional<BadValue> bad_value(const std::vector<Flag>& flags) const;
+  void serve(const Handoff::Meeting& meeting);
+
+  int device_;
+  std::string name_;
+  bool graphs_;
+  std::shared_ptr<Ops> crew_;
+  ParallelFor parallel_;
+  DeviceStream stream_;
+  CudaMemory memory_;
+  CardSlots card_;
+  DeviceWeights weights_;
+  Handoff handoff_;
+  std::unordered_map<const std::uint8_t*, BankRef> banks_;  // by the address of a bank's first gate matrix
+  Staged<Numbers> numbers_;
+  Staged<std::int32_t> flags_;
+  Array<std::uint8_t> expert_memory_;
+  ExpertScratch expert_scratch_;
+  std::vector<Array<std::uint8_t>> scratches_;  // the last one is the largest; recorded passes may use earlier ones
+  std::uint32_t next_meeting_ = 1;
+  bool recording_ = false;
+  Recorded now_;  // of the pass that is launched
+  std::string stage_;
+  int layer_ = -1;
+  Started started_;
+  struct {
+    std::size_t used = 0, hidden = 0, meetings = 0;
+  } meeting_room_;  // what the loaded models need
+  std::map<PassKey, Recorded> recorded_;
+  PassGraphs records_;
+};
+
+}  // namespace tandem

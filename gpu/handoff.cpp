@@ -1,0 +1,106 @@
+#include "gpu/handoff.h"
+
+#include <cuda_runtime_api.h>
+#include <immintrin.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+
+#include "gpu/cuda_check.h"
+
+namespace tandem {
+
+namespace {
+
+constexpr auto kPatience = std::chrono::seconds(2);
+
+bool reached(std::uint32_t have, std::uint32_t want) {
+  return static_cast<std::int32_t>(have - want) >= 0;
+}
+
+}  // namespace
+
+bool Handoff::reserve(std::size_t rows, std::size_t used, std::size_t cols, std::size_t out, std::size_t meetings) {
+  if (rows <= rows_ && used <= used_ && cols <= cols_ && out <= out_ && meetings <= meetings_) return false;
+  rows_ = std::max(rows, rows_), used_ = std::max(used, used_), cols_ = std::max(cols, cols_);
+  out_ = std::max(out, out_), meetings_ = std::max(meetings, meetings_);
+  std::size_t total = 0;
+  // Each part on cache lines of its own: the two sides write different ones.
+  const auto part = [&](std::size_t bytes) {
+    const std::size_t at = total;
+    total += (bytes + 255) / 256 * 256;
+    return at;
+  };
+  const std::size_t doorbell = part(4), answer = part(4), count = part(meetings_ * 4), miss = part(rows_ * used_ * 4);
+  const std::size_t q = part(rows_ * cols_), d = part(rows_ * cols_ / 32 * 4), s = part(rows_ * cols_ / 16 * 4);
+  const std::size_t y = part(rows_ * used_ * out_ * sizeof(float));
+  const std::uint32_t last = area_.answer != nullptr ? *area_.answer : 0;
+  owners_.push_back(memory_.allocate_staging(total));
+  std::uint8_t* base = owners_.back().get();
+  area_ = {reinterpret_cast<std::uint32_t*>(base + doorbell), reinterpret_cast<std::uint32_t*>(base + answer),
+           reinterpret_cast<std::int32_t*>(base + count),     reinterpret_cast<std::int32_t*>(base + miss),
+           reinterpret_cast<std::int8_t*>(base + q),          reinterpret_cast<float*>(base + d),
+           reinterpret_cast<std::int32_t*>(base + s),         reinterpret_cast<float*>(base + y)};
+  *area_.doorbell = *area_.answer = last;
+  return true;
+}
+
+gpu::MeetingArgs Handoff::args(const Meeting& meeting, const std::int32_t* misses,
+                               const std::uint32_t* first_number) const {
+  CHECK(meeting.rows <= rows_ && meeting.used <= used_ && meeting.cols <= cols_ && meeting.out <= out_ &&
+            meeting.index < meetings_,
+        "a meeting of {} x {} rows, {} to {}, number {}", meeting.rows, meeting.used, meeting.cols, meeting.out,
+        meeting.index);
+  return {area_, meeting.index, first_number, misses, meeting.rows, meeting.used};
+}
+
+void Handoff::publish(const Meeting& meeting, const std::int32_t* misses, const QuantRows& x,
+                      const std::uint32_t* first_number, DeviceStream stream) {
+  gpu::publish(args(meeting, misses, first_number), x.q, x.d, x.s, x.cols, stream);
+}
+
+void Handoff::take(const Meeting& meeting, const std::int32_t* misses, Rows y, const std::uint32_t* first_number,
+                   DeviceStream stream) {
+  gpu::take(args(meeting, misses, first_number), y, stream);
+}
+
+void Handoff::wait_for(std::uint32_t number, DeviceStream stream) const {
+  const std::atomic_ref<std::uint32_t> doorbell(*area_.doorbell);
+  for (int spin = 0; spin < 20'000; ++spin) {
+    if (reached(doorbell.load(std::memory_order_acquire), number)) return;
+    _mm_pause();
+  }
+  const auto give_up = std::chrono::steady_clock::now() + kPatience;
+  while (!reached(doorbell.load(std::memory_order_acquire), number)) {
+    const cudaError_t state = cudaStreamQuery(stream);
+    if (state != cudaErrorNotReady && !reached(doorbell.load(std::memory_order_acquire), number)) {
+      CUDA_CHECK(state);
+      CHECK(false, "the card has ended its pass at meeting {}, the CPU waits for {}", doorbell.load(), number);
+    }
+    CHECK(std::chrono::steady_clock::now() < give_up,
+          "the card stands at meeting {} for 2 seconds, the CPU waits for {} and has answered {}", doorbell.load(),
+          number, *area_.answer);
+    for (int spin = 0; spin < 1000; ++spin) _mm_pause();
+  }
+}
+
+double Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew, DeviceStream stream) {
+  const std::uint32_t number = first_number + meeting.index;
+  wait_for(number, stream);
+  if (area_.miss_count[meeting.index] == 0) return 0;
+  const auto start = std::chrono::steady_clock::now();
+  const Routes routes{area_.miss, nullptr, meeting.rows, meeting.used};
+  Activation a;
+  a.x = ConstRows(nullptr, meeting.rows, meeting.cols);
+  a.q = {area_.q, area_.d, area_.s, meeting.rows, meeting.cols};
+  crew.expert_ffn(*meeting.bank, routes, a, Rows(area_.y, meeting.rows * meeting.used, meeting.out));
+  std::atomic_ref<std::uint32_t>(*area_.answer).store(number, std::memory_order_release);
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void Handoff::answer_all(std::uint32_t number) {
+  std::atomic_ref<std::uint32_t>(*area_.answer).store(number, std::memory_order_release);
+}
+
+}  // namespace tandem

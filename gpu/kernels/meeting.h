@@ -1,0 +1,43 @@
+// The card's half of a meeting with the crew (gpu/handoff.h says how the two sides order their memory).
+//
+// When: once per layer of a pass whose experts are not all on the card. How: publish is one block, which copies rows
+// only when a route misses; the wait is one thread, and the results are taken by a block per miss. Measured:
+// bench/results.
+#pragma once
+
+#include "gpu/kernels/device_rows.h"
+
+namespace tandem::gpu {
+
+// Page-locked host memory, at the addresses that both sides use.
+struct MeetingMemory {
+  std::uint32_t* doorbell = nullptr;
+  std::uint32_t* answer = nullptr;
+  std::int32_t* miss_count = nullptr;  // [meetings of a pass]
+  std::int32_t* miss = nullptr;        // [rows, used] expert ids, -1 where the card has the expert
+  std::int8_t* q = nullptr;            // rows as QuantRows of runtime/ops.h
+  float* d = nullptr;
+  std::int32_t* s = nullptr;
+  float* y = nullptr;  // [rows * used, out]
+};
+
+// Splits the routes of a pass: hit and miss [count] get the expert ids that are theirs and -1 elsewhere. slots
+// [experts]: the address on the card, null where an expert is not there. log [count], host memory: all ids.
+void split_routes(const std::int32_t* expert, std::size_t count, const std::uint8_t* const* slots, std::int32_t* hit,
+                  std::int32_t* miss, std::int32_t* log, DeviceStream stream);
+
+struct MeetingArgs {
+  MeetingMemory memory;
+  std::uint32_t index = 0;                      // of the meeting in its pass; its number is *first_number + index
+  const std::uint32_t* first_number = nullptr;  // in the card's memory
+  const std::int32_t* miss = nullptr;           // [rows, used], in the card's memory
+  std::size_t rows = 0, used = 0;
+};
+// x: the quantised rows in the card's memory, q [rows, cols], d [rows, cols / 32], s [rows, cols / 16]. REQUIRES
+// cols % 32 == 0, q aligned to 16 bytes.
+void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, const std::int32_t* s, std::size_t cols,
+             DeviceStream stream);
+// y [rows * used, cols]: the rows of the misses become what the crew has answered.
+void take(const MeetingArgs& meeting, DeviceRows y, DeviceStream stream);
+
+}  // namespace tandem::gpu
