@@ -7,7 +7,7 @@
 #include <numeric>
 
 #include "bench/bench.h"
-#include "bench/noise.h"
+#include "bench/forced_text.h"
 #include "bench/pass_bytes.h"
 #include "bench/read_roof.h"
 #include "cpu/cpu_ops.h"
@@ -31,39 +31,6 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// One sequence that is read and then decoded in passes of `width` rows; all rows are kept.
-class ForcedText {
- public:
-  ForcedText(Pipeline& pipeline, const Options& options, std::size_t width)
-      : pipeline_(pipeline), width_(width), prompt_(options.prompt), passes_(options.tokens / width) {
-    Draws draws(7);
-    const std::size_t count = prompt_ + (passes_ + kWarmUps) * width;
-    for (std::size_t i = 0; i < count; ++i)
-      text_.push_back(static_cast<TokenId>(draws.below(static_cast<std::size_t>(pipeline.model().shape.vocab))));
-  }
-
-  // Seconds of every pass, after a few that are not counted.
-  std::vector<double> run() {
-    SequenceState state(pipeline_.model().shape, StateOptions{text_.size(), KvType::kF16});
-    const std::span<const TokenId> text(text_);
-    pipeline_.prefill(state, text.subspan(0, prompt_), pipeline_.max_rows(), LogitRows::kNone, {});
-    std::vector<double> seconds;
-    for (std::size_t i = 0; i < passes_ + kWarmUps; ++i) {
-      const auto start = Clock::now();
-      pipeline_.forward(state, text.subspan(prompt_ + i * width_, width_), PassMode::kWindow, LogitRows::kAll);
-      state.keep(width_);
-      if (i >= kWarmUps) seconds.push_back(seconds_since(start));
-    }
-    return seconds;
-  }
-
- private:
-  static constexpr std::size_t kWarmUps = 3;
-  Pipeline& pipeline_;
-  std::size_t width_, prompt_, passes_;
-  std::vector<TokenId> text_;
-};
-
 // Mean bytes of a pass: one row meets its own experts; the overlap of several rows is counted in a run of its own.
 double mean_bytes(Pipeline& pipeline, const PassBytes& bytes, const Options& options, std::size_t width) {
   const ModelShape& shape = pipeline.model().shape;
@@ -78,10 +45,8 @@ double mean_bytes(Pipeline& pipeline, const PassBytes& bytes, const Options& opt
     sum += static_cast<double>(bytes.total(width, met));
     passes += 1;
   });
-  Options few = options;
-  few.prompt = width == options.prompt ? width + 1 : options.prompt;  // the prompt is no pass of this width
-  few.tokens = std::min<std::size_t>(options.tokens, 8 * width);
-  ForcedText(pipeline, few, width).run();
+  const std::size_t prompt = width == options.prompt ? width + 1 : options.prompt;  // it is no pass of this width
+  ForcedText(pipeline, prompt, width, std::min<std::size_t>(options.tokens / width, 8)).run();
   pipeline.set_tap({});
   return sum / passes;
 }
@@ -164,7 +129,7 @@ int run(int argc, char** argv) {
       static_cast<double>(bytes.rows) / 1e3));
 
   for (const std::size_t width : options.widths) {
-    const std::vector<double> seconds = ForcedText(pipeline, options, width).run();
+    const std::vector<double> seconds = ForcedText(pipeline, options.prompt, width, options.tokens / width).run();
     const double pass = mean_bytes(pipeline, bytes, options, width);
     const double all = std::accumulate(seconds.begin(), seconds.end(), 0.0);
     const Summary summary = summarise(seconds);

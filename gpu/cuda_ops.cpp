@@ -115,8 +115,7 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
       expert_memory_.bytes() < expert_scratch_bytes(kMaxPairs, ff)) {
     expert_memory_ = {memory_, expert_scratch_bytes(kMaxPairs, ff)};
     expert_scratch_ = make_expert_scratch(expert_memory_.data(), kMaxPairs, ff);
-    recorded_.clear();
-    records_.clear();
+    forget_records();
   }
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   meeting_room_ = {std::max(meeting_room_.used, used), std::max(meeting_room_.hidden, hidden),
@@ -129,6 +128,26 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
 void CudaOps::stage(std::string_view name, int layer) {
   stage_ = name;
   layer_ = layer;
+  if (clock_) clock_->mark(name, now_.marks, recording_);
+}
+
+void CudaOps::forget_records() {
+  recorded_.clear();
+  records_.clear();
+}
+
+void CudaOps::time_stages(bool on) {
+  clock_ = on ? std::make_unique<StageClock>(stream_) : nullptr;
+  crew_seconds_ = 0;
+  crew_meetings_ = 0;
+  forget_records();  // they hold no marks, or marks that are gone
+}
+
+std::vector<Ops::StageTime> CudaOps::stage_times() const {
+  if (!clock_) return {};
+  std::vector<StageTime> times = clock_->times();
+  times.push_back({"crew, computing (CPU)", crew_seconds_, crew_meetings_});
+  return times;
 }
 
 std::int32_t* CudaOps::next_flag() {
@@ -141,8 +160,10 @@ void CudaOps::launch(FunctionRef<void()> body) {
   now_ = {};
   numbers_.send(0, 1);
   CUDA_CHECK(cudaMemsetAsync(flags_.data(), 0x7F, flags_.bytes(), stream_));
+  if (clock_) clock_->mark("inputs", now_.marks, recording_);
   body();
   flags_.fetch(0, now_.flags.size());
+  if (clock_) clock_->mark("", now_.marks, recording_);
 }
 
 std::optional<BadValue> CudaOps::bad_value(const std::vector<Flag>& flags) const {
@@ -175,7 +196,9 @@ void CudaOps::refresh_slots() {
 void CudaOps::serve(const Handoff::Meeting& meeting) {
   try {
     const Span span("crew");
-    handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_, stream_);
+    const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_, stream_);
+    crew_seconds_ += seconds;
+    crew_meetings_ += seconds > 0 ? 1 : 0;
   } catch (...) {
     handoff_.answer_all(numbers_.host()->first_meeting + static_cast<std::uint32_t>(meeting_room_.meetings));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
@@ -187,8 +210,7 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   CHECK(key.rows <= kRowGroup * kRowGroups, "{} rows in a pass", key.rows);
   if (handoff_.reserve(std::max<std::size_t>(key.rows, kMaxWindow), meeting_room_.used, meeting_room_.hidden,
                        meeting_room_.hidden, meeting_room_.meetings)) {
-    recorded_.clear();  // they name the area that was outgrown
-    records_.clear();
+    forget_records();  // they name the area that was outgrown
   }
   refresh_slots();
   Numbers& on_card = *numbers_.host();
@@ -203,12 +225,12 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
     launch(body);
     next_meeting_ += static_cast<std::uint32_t>(now_.meetings.size());
     CUDA_CHECK(cudaStreamSynchronize(stream_));
+    if (clock_) clock_->add(now_.marks);
     return bad_value(now_.flags);
   }
   if (!records_.has(key)) {
     if (records_.size() >= kMostRecords) {
-      recorded_.clear();
-      records_.clear();
+      forget_records();
     }
     recording_ = true;
     struct Done {
@@ -223,6 +245,7 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   for (const Handoff::Meeting& meeting : pass.meetings) serve(meeting);
   next_meeting_ += static_cast<std::uint32_t>(pass.meetings.size());
   CUDA_CHECK(cudaStreamSynchronize(stream_));
+  if (clock_) clock_->add(pass.marks);
   return bad_value(pass.flags);
 }
 

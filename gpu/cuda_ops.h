@@ -16,6 +16,7 @@
 #include "gpu/handoff.h"
 #include "gpu/kernels/expert_ffn.h"
 #include "gpu/pass_graphs.h"
+#include "gpu/stage_clock.h"
 
 namespace tandem {
 
@@ -30,6 +31,8 @@ class CudaOps : public Ops {
   LoadedModel load(const Model& model, const LoadOptions& options) override;
   std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) override;
   void stage(std::string_view name, int layer) override;
+  void time_stages(bool on) override;
+  std::vector<StageTime> stage_times() const override;
 
   std::int64_t quantize(ConstRows x, QuantRows q) override;
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
@@ -102,6 +105,7 @@ class CudaOps : public Ops {
     Rows y;
   };
   struct Recorded {
+    std::vector<StageClock::Mark> marks;
     std::vector<Flag> flags;
     std::vector<Handoff::Meeting> meetings;
   };
@@ -112,6 +116,7 @@ class CudaOps : public Ops {
   void* scratch(std::size_t bytes);
   DeviceTiles tiles(const WeightView& w) const;
   void refresh_slots();
+  void forget_records();
   void launch(FunctionRef<void()> body);  // numbers, flags, body
   std::optional<BadValue> bad_value(const std::vector<Flag>& flags) const;
   void serve(const Handoff::Meeting& meeting);
@@ -142,6 +147,9 @@ class CudaOps : public Ops {
     std::size_t used = 0, hidden = 0, meetings = 0;
   } meeting_room_;  // what the loaded models need
   std::map<PassKey, Recorded> recorded_;
+  std::unique_ptr<StageClock> clock_;  // null: stages are not timed
+  double crew_seconds_ = 0;
+  std::uint64_t crew_meetings_ = 0;
   PassGraphs records_;
 };
 

@@ -109,6 +109,7 @@ void hc_read(const Pass& pass, std::string_view stage, const HcParams& params) {
   const int streams = pass.shape.streams;
   const std::size_t w = pass.rows;
   const HcWeights& weights = *params.w;
+  ops.stage(stage, pass.layer);
   ops.rms_norm(ws.x.rows(w), sz(streams), params.gamma.data(), pass.shape.norm_eps, ws.normed.rows(w));
   const Activation n = pass.activation(stage, ws.normed.rows(w), {&weights.down, &weights.inject});
   if (weights.inject)
@@ -160,6 +161,7 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
                ws.beta.rows(w),
                ws.gdn_out.rows(w),
                window ? Rows(state.log_u.data(), w, vw) : Rows()};
+  ops.stage("delta rule", pass.layer);
   ops.gdn_scan(scan);
   MachineMemory& memory = ops.memory();
   if (window) {
@@ -202,6 +204,7 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   else
     ops.memory().commit_rows(state.raw_keys.view(), ws.index_k.rows(w));
 
+  ops.stage("attention", pass.layer);
   if (sparse) {
     if (pass.selects()) {
       ops.matmul(weights.indexer_q, m, ws.index_q.rows(w));
@@ -261,6 +264,7 @@ void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, 
     else
       attention_mixer(pass, params, *attention, sparse);
     pass.show("attn_out", ws.block.rows(w));
+    pass.ops.stage("write", pass.layer);
     pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);
   }
   {

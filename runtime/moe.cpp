@@ -29,21 +29,26 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   // With nothing on the card, all that a layer has to do for its experts is one list, which everybody shares.
   const bool crew_alone = split.misses && !split.hits;
   const Ops::SharedExpert shared{&weights.shared, ws.shared.rows(w)};
+  ops.stage("hand-off", pass.layer);
   if (split.misses) ops.start_experts(weights.routed, misses, f, y, crew_alone ? shared : Ops::SharedExpert{});
   if (split.hits) {
     const Span span("experts on the card", pass.layer);
+    ops.stage("experts on the card", pass.layer);
     ops.expert_ffn(weights.routed, hits, f, y);
   }
   if (!crew_alone) {
     const Span span("shared expert", pass.layer);
+    ops.stage("shared expert", pass.layer);
     ops.ffn(*shared.weights, f, shared.y);
   }
   if (split.misses) {
     const Span span("wait for the crew", pass.layer);
+    ops.stage("wait for the crew", pass.layer);
     const auto start = std::chrono::steady_clock::now();
     ops.finish_experts();
     pass.experts->add_crew_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
+  ops.stage("combine, write", pass.layer);
   ops.combine(routes, y, ws.shared_logit.rows(w), ws.shared.rows(w), ws.block.rows(w));
 }
 

@@ -182,8 +182,17 @@ class Ops {
     body();
     return {};
   }
-  // Names what follows, for BadValue.
+  // Names what follows, for BadValue and for stage_times.
   virtual void stage(std::string_view name, int layer) { (void)name, (void)layer; }
+  // Where the time of passes goes on a machine that runs them by itself (the CPU writes a timeline instead): seconds of
+  // each stage since time_stages(true), on the machine's clock. Passes take a little longer meanwhile.
+  struct StageTime {
+    std::string stage;
+    double seconds = 0;
+    std::uint64_t count = 0;
+  };
+  virtual void time_stages(bool on) { (void)on; }
+  virtual std::vector<StageTime> stage_times() const { return {}; }
 
   // The experts of a model that another machine has loaded: expert_ffn finds those in RAM there.
   virtual void share_experts(const Model& model, const std::shared_ptr<ExpertStore>& store) {

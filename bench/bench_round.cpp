@@ -1,0 +1,167 @@
+// A round on two sides: passes of w rows of forced (random) text with a share of the experts on the card, and what they
+// consist of: bytes of each side over its measured roof, stages on the card, the crew, and what the cost model
+// predicts.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+#include <random>
+
+#include "bench/bench.h"
+#include "bench/forced_text.h"
+#include "bench/pass_bytes.h"
+#include "bench/read_roof.h"
+#include "cpu/cpu_ops.h"
+#include "gpu/gpu_ops.h"
+#include "placement/check.h"
+#include "placement/cost_model.h"
+#include "runtime/expert_store.h"
+#include "runtime/output.h"
+#include "runtime/plan_report.h"
+
+namespace tandem::bench {
+namespace {
+
+struct Options {
+  std::string model, csv, machine;
+  int device = 0;
+  std::size_t workers = 0, passes = 40, prompt = 64;
+  std::vector<std::size_t> widths{1, 4};
+  std::vector<double> residency{1.0};
+  bool stages = false, graphs = true;
+};
+
+void add_flags(CLI::App& app, Options& options) {
+  app.add_option("MODEL", options.model, "GGUF file")->required();
+  app.add_option("--device", options.device, "number of the card")->capture_default_str();
+  app.add_option("--workers", options.workers, "CPU threads; default one per processor");
+  app.add_option("--passes", options.passes, "passes for every figure")->check(CLI::PositiveNumber);
+  app.add_option("--prompt", options.prompt, "tokens read before")->check(CLI::PositiveNumber)->capture_default_str();
+  app.add_option("--widths", options.widths, "rows of a pass, 1 to 16")->delimiter(',')->check(CLI::Range(1, 16));
+  app.add_option("--residency", options.residency, "shares of all experts on the card, drawn at random")
+      ->delimiter(',')
+      ->check(CLI::Range(0.0, 1.0));
+  app.add_flag("--stages", options.stages, "a table of the stages on the card, from passes of their own");
+  app.add_flag("--no-graphs{false}", options.graphs, "launch every operation anew");
+  app.add_option("--csv", options.csv, "append the figures to this file");
+  app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
+  app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
+}
+
+ExpertPlacement random_placement(const Model& model, double share) {
+  ExpertPlacement placement = all_in_ram(model.shape.layers + model.shape.mtp_layers, model.shape.experts);
+  std::mt19937 random(5);
+  std::uniform_real_distribution<double> draw(0.0, 1.0);
+  for (Place& place : placement.place) place = draw(random) < share ? Place::kCard : Place::kRam;
+  return placement;
+}
+
+// What a described machine would need; the two roofs are those measured here.
+double predicted(const Model& model, const Hardware& hardware, const ExpertPlacement& placement, std::size_t rows) {
+  PlacementChoices choices;
+  choices.card = hardware.gpu;
+  PlanReport report = plan_report(model, resolve_policy(choices), choices, 512);
+  report.input.hardware = hardware;
+  const CostModel cost(report.input);
+  if (!cost.known()) return 0;
+  const RoundTime round = cost.round(placement, static_cast<int>(rows) - 1);
+  return round.total - round.draft - round.sampling;
+}
+
+int run(int argc, char** argv) {
+  Options options;
+  CLI::App app("Time of a round with experts on a card and beside it", "bench_round");
+  add_flags(app, options);
+  CLI11_PARSE(app, argc, argv);
+  const MachineInfo machine = machine_info(options.machine);
+  if (options.workers == 0) options.workers = machine.cpus.size();
+  CsvFile csv(options.csv, machine,
+              {"model", "workers", "residency", "w", "ms_median", "ms_p95", "card_mb", "crew_mb", "misses", "crew_ms",
+               "card_gbs", "crew_gbs", "bound_ms", "over_bound", "predicted_ms", "hit_rate"});
+  write_stderr(busy_warning(machine));
+
+  std::string why_not;
+  std::optional<Hardware::Gpu> card = probe_gpu(options.device, &why_not);
+  if (!card) fail_input("--device {}: expected a usable GPU, but {}", options.device, why_not);
+  Hardware hardware = known_hardware();
+  hardware.cpu.performance_cores = static_cast<int>(options.workers);
+  {
+    HugeBuffer buffer(cold_bytes(machine));
+    WorkerTeam team(options.workers, machine.cpus);
+    write_noise(team, buffer, 1);
+    hardware.ram.read_gbps[static_cast<int>(options.workers)] = measure_read_roof(team, buffer, kRoofPlan).median / 1e9;
+  }
+  hardware.gpu = card;
+  const double card_roof = card->copy_gbps * 1e9;
+  const double crew_roof = hardware.ram.read_gbps.begin()->second * 1e9;
+  const Model model = Model::open(options.model, {}, MtpPolicy::kOff);
+  const PassBytes bytes = pass_bytes(model);
+  const std::string name = std::filesystem::path(options.model).filename().string();
+
+  for (const double residency : options.residency) {
+    const auto crew = std::make_shared<CpuOps>(CpuOptions{.workers = static_cast<int>(options.workers), .pin = true});
+    GpuOptions gpu;
+    gpu.device = options.device;
+    gpu.graphs = options.graphs;
+    gpu.crew = crew;
+    gpu.parallel = [crew](std::size_t n, const std::function<void(std::size_t)>& body) { crew->crew().loop(n, body); };
+    const std::unique_ptr<Ops> ops = make_gpu_ops(gpu, &why_not);
+    CHECK(ops != nullptr, "{}", why_not);
+    LoadOptions load;
+    load.placement = random_placement(model, residency);
+    const auto load_start = std::chrono::steady_clock::now();
+    Pipeline pipeline(model, *ops, std::max(kMaxWindow, options.prompt), load);
+    const double loaded = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
+    write_stdout(fmt::format(
+        "{}: {} layers, {:.0f} % of the experts on the card, {}; loaded in {:.1f} s ({:.1f} GB on the card, {:.1f} in "
+        "RAM); read roofs {:.0f} and {:.1f} GB/s\n",
+        name, model.shape.layers, 100 * residency, ops->describe(), loaded,
+        static_cast<double>(pipeline.experts()->card_bytes()) / 1e9,
+        static_cast<double>(pipeline.experts()->ram_bytes()) / 1e9, card_roof / 1e9, crew_roof / 1e9));
+    for (const std::size_t width : options.widths) {
+      ForcedText text(pipeline, options.prompt, width, options.passes);
+      ExpertCounts before;
+      ops->time_stages(false);
+      const Summary summary = summarise(text.run([&] { before = pipeline.experts()->stats().decode; }));
+      const ExpertCounts counts = pipeline.experts()->stats().decode - before;
+      const auto rounds = static_cast<double>(std::max<std::uint64_t>(1, counts.rounds));
+      const double hit_bytes = static_cast<double>(counts.hit_bytes) / rounds;
+      const double crew_bytes = static_cast<double>(counts.bytes) / rounds - hit_bytes;
+      const double card_bytes = static_cast<double>(bytes.dense + bytes.head) + hit_bytes;
+      const double bound = std::max(card_bytes / card_roof, crew_bytes / crew_roof);
+      ForcedText(pipeline, options.prompt, width, options.passes).run([&] { ops->time_stages(true); });
+      const std::vector<Ops::StageTime> stages = ops->stage_times();
+      const auto passes = static_cast<double>(options.passes);
+      double crew_ms = 0;
+      for (const Ops::StageTime& stage : stages)
+        if (stage.stage.starts_with("crew")) crew_ms = stage.seconds / passes * 1e3;
+      const double guess = predicted(model, hardware, *load.placement, width) * 1e3;
+      write_stdout(
+          fmt::format("  w {:2}: {:7.3f} ms (p95 {:.3f}); card {:.0f} MB, crew {:.0f} MB ({:.1f} misses, hit rate "
+                      "{:.3f}, computing "
+                      "{:.2f} ms); bound {:.3f} ms, {:.2f} times it; predicted {:.3f} ms\n",
+                      width, summary.median * 1e3, summary.p95 * 1e3, card_bytes / 1e6, crew_bytes / 1e6,
+                      static_cast<double>(counts.misses) / rounds, counts.hit_rate(), crew_ms, bound * 1e3,
+                      summary.median / bound, guess));
+      if (options.stages)
+        for (const Ops::StageTime& stage : stages)
+          write_stdout(fmt::format("        {:24} {:8.4f} ms a pass, {:6.2f} us each\n", stage.stage,
+                                   stage.seconds / passes * 1e3,
+                                   stage.count == 0 ? 0.0 : stage.seconds / static_cast<double>(stage.count) * 1e6));
+      csv.row({name, fmt::format("{}", options.workers), fmt::format("{:.2f}", residency), fmt::format("{}", width),
+               fmt::format("{:.4f}", summary.median * 1e3), fmt::format("{:.4f}", summary.p95 * 1e3),
+               fmt::format("{:.2f}", card_bytes / 1e6), fmt::format("{:.2f}", crew_bytes / 1e6),
+               fmt::format("{:.2f}", static_cast<double>(counts.misses) / rounds), fmt::format("{:.3f}", crew_ms),
+               fmt::format("{:.1f}", card_roof / 1e9), fmt::format("{:.1f}", crew_roof / 1e9),
+               fmt::format("{:.4f}", bound * 1e3), fmt::format("{:.3f}", summary.median / bound),
+               fmt::format("{:.4f}", guess), fmt::format("{:.4f}", counts.hit_rate())});
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace tandem::bench
+
+int main(int argc, char** argv) {
+  return tandem::bench::guarded_main("bench_round", [&] { return tandem::bench::run(argc, argv); });
+}
