@@ -160,7 +160,7 @@ class Driven {
       }
       std::vector<float> weight(ids.size());
       const auto routes = [&](std::vector<std::int32_t>& list) { return Routes{list.data(), weight.data(), rows, 2}; };
-      const ExpertStore::Split split = store->split(b, routes(ids), routes(hit), routes(miss));
+      const RouteSplit split = store->split(b, routes(ids), routes(hit), routes(miss));
       bool hits = false, misses = false;
       for (std::size_t i = 0; i < ids.size(); ++i) {
         const bool on = on_card_.contains({b, ids[i]});
@@ -170,6 +170,7 @@ class Driven {
         check_blob(b, ids[i]);
         expected_hits += on;
       }
+      store->count(b, ids, rows);
       EXPECT_EQ(split.hits, hits);
       EXPECT_EQ(split.misses, misses);
       std::set<std::int32_t> missed;

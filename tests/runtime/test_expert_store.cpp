@@ -109,7 +109,7 @@ TEST(ExpertStore, WithoutACardEverythingIsAMiss) {
   std::vector<float> weight(2);
   const auto routes = [&](std::vector<std::int32_t>& list) { return Routes{list.data(), weight.data(), 1, 2}; };
   store.begin_round(true, 1);
-  const ExpertStore::Split split = store.split(0, routes(ids), routes(hits), routes(misses));
+  const RouteSplit split = store.split(0, routes(ids), routes(hits), routes(misses));
   EXPECT_FALSE(split.hits);
   EXPECT_TRUE(split.misses);
   EXPECT_EQ(misses, ids);
@@ -142,6 +142,7 @@ TEST(ExpertStore, BanksWithoutAPackedForm) {
       std::vector<float> weight(2);
       const auto routes = [&](std::vector<std::int32_t>& list) { return Routes{list.data(), weight.data(), 1, 2}; };
       store.split(b, routes(ids), routes(hits), routes(misses));
+      store.count(b, ids, 1);
       if (b == 2) {
         EXPECT_EQ(misses, ids);
       }
