@@ -177,7 +177,7 @@ class Timeline(PlacementTest):
         for name in ("head", "matmul", "experts on the card", "shared expert", "wait for the crew", "copies"):
             self.assertIn(name, spans)
         passes = sum("args" not in span for span in spans["head"])  # of the trunk; the draft block's have its layer
-        layers = [span["args"]["layer"] for span in spans["shared expert"]]
+        layers = [span["args"]["layer"] for span in spans["mix before the experts"]]
         self.assertEqual([layers.count(layer) for layer in range(BANKS - 1)], [passes] * (BANKS - 1))
         self.assertGreater(passes, 4)
 
