@@ -18,6 +18,7 @@ gpu::DeviceHistory on_card(const HistoryRows& h) {
 }  // namespace
 
 std::shared_ptr<std::uint8_t> CudaMemory::allocate(std::size_t bytes) {
+  ++allocations_;
   void* memory = nullptr;
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   if (const cudaError_t error = cudaMalloc(&memory, size); error != cudaSuccess) {
@@ -39,6 +40,7 @@ std::shared_ptr<std::uint8_t> CudaMemory::allocate(std::size_t bytes) {
 }
 
 std::shared_ptr<std::uint8_t> CudaMemory::allocate_staging(std::size_t bytes) {
+  ++allocations_;
   void* memory = nullptr;
   const std::size_t size = std::max<std::size_t>(bytes, 1);
   if (cudaHostAlloc(&memory, size, cudaHostAllocMapped | cudaHostAllocPortable) != cudaSuccess)

@@ -17,6 +17,8 @@ class CudaMemory : public MachineMemory {
   void set_pending(DeviceCount pending) { pending_ = pending; }
   std::size_t bytes() const { return *bytes_; }  // that are allocated now
 
+  std::size_t allocations() const { return allocations_; }  // ever made, of the card's or staging memory
+
   bool is_host() const override { return false; }
   std::shared_ptr<std::uint8_t> allocate(std::size_t bytes) override;
   std::shared_ptr<std::uint8_t> allocate_staging(std::size_t bytes) override;
@@ -33,6 +35,7 @@ class CudaMemory : public MachineMemory {
  private:
   DeviceStream stream_;
   DeviceCount pending_ = nullptr;
+  std::size_t allocations_ = 0;
   std::shared_ptr<std::atomic<std::size_t>> bytes_ = std::make_shared<std::atomic<std::size_t>>(0);
   std::vector<gpu::DeviceHistory> kept_;  // scratch of keep_rows
 };

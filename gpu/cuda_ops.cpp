@@ -61,6 +61,7 @@ CudaOps::CudaOps(const GpuOptions& options)
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
   name_ = properties.name;
+  if (options.verify_experts) check_ = std::make_unique<ExpertCheck>(memory_);
   memory_.set_pending(&numbers_.data()->pending);
   load_tile_kernels();
 }
@@ -226,6 +227,7 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
     next_meeting_ += static_cast<std::uint32_t>(now_.meetings.size());
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     if (clock_) clock_->add(now_.marks);
+    if (check_) check_->compare(now_.samples, *crew_);
     return bad_value(now_.flags);
   }
   if (!records_.has(key)) {
@@ -246,6 +248,7 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   next_meeting_ += static_cast<std::uint32_t>(pass.meetings.size());
   CUDA_CHECK(cudaStreamSynchronize(stream_));
   if (clock_) clock_->add(pass.marks);
+  if (check_) check_->compare(pass.samples, *crew_);
   return bad_value(pass.flags);
 }
 
@@ -296,6 +299,7 @@ void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Act
   scales.gate_all = bank.gate.scale, scales.up_all = bank.up.scale, scales.down_all = bank.down.scale;
   launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},
                     {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_);
+  if (check_) now_.samples.push_back(check_->take(bank, layer_, routes, a.q, y));
 }
 
 void CudaOps::start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,

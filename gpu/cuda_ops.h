@@ -12,6 +12,7 @@
 
 #include "gpu/card_slots.h"
 #include "gpu/device_weights.h"
+#include "gpu/expert_check.h"
 #include "gpu/gpu_ops.h"
 #include "gpu/handoff.h"
 #include "gpu/kernels/expert_ffn.h"
@@ -27,6 +28,8 @@ class CudaOps : public Ops {
   std::string describe() const override;
   std::vector<std::string> warnings() const override;
   std::optional<Hardware::Gpu> card() const override { return card_facts(device_); }
+  std::size_t card_bytes() const override { return memory_.bytes(); }
+  std::uint64_t experts_compared() const override { return check_ ? check_->compared() : 0; }
   MachineMemory& memory() override { return memory_; }
   LoadedModel load(const Model& model, const LoadOptions& options) override;
   std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) override;
@@ -108,6 +111,7 @@ class CudaOps : public Ops {
     std::vector<StageClock::Mark> marks;
     std::vector<Flag> flags;
     std::vector<Handoff::Meeting> meetings;
+    std::vector<ExpertCheck::Sample> samples;
   };
 
   DeviceCount position(std::size_t group = 0) const { return numbers_.data()->positions + group; }
@@ -147,7 +151,8 @@ class CudaOps : public Ops {
     std::size_t used = 0, hidden = 0, meetings = 0;
   } meeting_room_;  // what the loaded models need
   std::map<PassKey, Recorded> recorded_;
-  std::unique_ptr<StageClock> clock_;  // null: stages are not timed
+  std::unique_ptr<ExpertCheck> check_;  // null: nothing is checked
+  std::unique_ptr<StageClock> clock_;   // null: stages are not timed
   double crew_seconds_ = 0;
   std::uint64_t crew_meetings_ = 0;
   PassGraphs records_;

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "gpu/card_users.h"
 #include "gpu/cuda_check.h"
 #include "gpu/gpu_ops.h"
 #include "gpu/kernels/copy.h"
@@ -78,6 +79,7 @@ Hardware::Gpu card_facts(int device) {
   CUDA_CHECK(cudaSetDevice(device));
   CUDA_CHECK(cudaMemGetInfo(&free, &total));
   Hardware::Gpu card;
+  card.used_by = card_users(device);
   card.model = properties.name;
   card.arch = fmt::format("sm_{}{}", properties.major, properties.minor);
   card.vram_total = static_cast<std::int64_t>(total);

@@ -12,7 +12,8 @@ namespace tandem {
 
 struct GpuOptions {
   int device = 0;
-  bool graphs = true;  // record passes of a window's width once and run the record again
+  bool graphs = true;           // record passes of a window's width once and run the record again
+  bool verify_experts = false;  // compute one expert of every layer and pass on the CPU too (gpu/expert_check.h)
   // The CPU machine that computes the experts off the card, and a loop over its workers for loading.
   std::shared_ptr<Ops> crew;
   ParallelFor parallel;

@@ -163,6 +163,8 @@ int run(const RunOptions& options, const OpsFactory& make_ops) {
 
   if (!options.state_out.empty()) save_state(options, engine, state, decoder, result);
   if (!options.quiet && isatty(STDERR_FILENO) == 1) print_status(result, engine, state, sampler.settings());
+  if (const std::uint64_t compared = engine.ops().experts_compared(); compared > 0 && !options.quiet)
+    write_stderr(fmt::format("experts computed on both sides: {}, all equal\n", compared));
   if (hash) write_stdout(fmt::format("logits-hash: {}\n", hash->hex()));
   engine.close();
   return result.reason == EndReason::kCancelled ? 130 : 0;

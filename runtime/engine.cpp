@@ -6,6 +6,7 @@
 #include "placement/cost_model.h"
 #include "placement/files.h"
 #include "placement/slots.h"
+#include "placement/units.h"
 #include "runtime/expert_store.h"
 #include "runtime/progress.h"
 #include "runtime/timeline.h"
@@ -84,6 +85,14 @@ PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& polic
   resolved.context = static_cast<std::int64_t>(context);
   PlanReport report = plan_report(model, resolved, choices, static_cast<std::int64_t>(chunk));
   if (!report.plan.fits()) fail_input("{}: {}", options.model.string(), report.plan.shortfall);
+  if (choices.card && report.plan.vram_used > choices.card->vram_free)
+    fail_input(
+        "{}: expected {} of the card's memory, as planned, found {} free of {}{}. Fix: close what holds it, or "
+        "plan with less (--vram {})",
+        options.model.string(), format_bytes(report.plan.vram_used), format_bytes(choices.card->vram_free),
+        format_bytes(choices.card->vram_total),
+        choices.card->used_by.empty() ? "" : ", held by " + choices.card->used_by,
+        format_bytes(choices.card->vram_free));
   std::error_code no_file;
   if (!options.slots_file.empty() && std::filesystem::exists(options.slots_file, no_file)) {
     const ExpertPlacement& planned = report.plan.placement;
@@ -136,6 +145,14 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
   if (experts() != nullptr) add(experts()->warnings());
   if (!options.slots_file.empty() && (experts() == nullptr || !experts()->has_card()))
     warnings_.push_back("--slots-file has no effect: no expert is on a card. Fix: --slots N, or leave it out");
+}
+
+std::string Engine::card_memory_note() const {
+  constexpr std::int64_t kSlack = std::int64_t{64} << 20;  // what a plan may be wrong by
+  if (ops_->card_bytes() == 0 || !options_.plan) return {};
+  const auto used = static_cast<std::int64_t>(ops_->card_bytes());
+  return fmt::format("card memory: {} planned, {} in use{}", format_bytes(plan_.plan.vram_used), format_bytes(used),
+                     used > plan_.plan.vram_used + kSlack ? " (MORE than planned: please report this)" : "");
 }
 
 DraftSettings Engine::drafting() const {

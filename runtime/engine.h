@@ -36,6 +36,7 @@ struct EngineOptions {
   std::string device = "auto";      // auto, cpu, cuda:N
   int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
   bool graphs = true;               // the card runs recorded passes
+  bool verify_experts = false;      // the CPU computes one expert a layer again
   std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
   std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
   std::size_t prefill_chunk = 512;  // rows of one pass while a prompt is read
@@ -79,6 +80,9 @@ class Engine {
   std::size_t prefill_chunk() const { return chunk_; }
   KvType kv() const { return kv_; }
   DraftSettings drafting() const;  // by flags and policy
+  // Bytes of the card in use beside those planned, as a line for a report; empty without a card. To be asked when the
+  // sequences have been made.
+  std::string card_memory_note() const;
   SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}, ops_->memory()); }
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
 

@@ -172,6 +172,10 @@ class Ops {
 
   // The card that this machine is; none: the CPU, which may play one.
   virtual std::optional<Hardware::Gpu> card() const { return {}; }
+  // Bytes of the card's memory that this program's part takes now; 0: no card.
+  virtual std::size_t card_bytes() const { return 0; }
+  // Experts that were computed twice, on the card and by the CPU, and compared (--verify-experts).
+  virtual std::uint64_t experts_compared() const { return 0; }
   // Where the arguments of the operations lie.
   virtual MachineMemory& memory() { return host_memory(); }
   // A pass: `body` calls the operations, in the same order with the same addresses for the same key; a machine may run

@@ -68,6 +68,8 @@ void add_engine_flags(CLI::App& app, EngineOptions& options) {
       ->check(CLI::Range(0, 4096).description(""));
   app.add_flag("--no-graphs{false}", options.graphs,
                "launch every operation of a pass on the card anew instead of a recorded pass (slower; to find faults)");
+  app.add_flag("--verify-experts", options.verify_experts,
+               "compute one expert of every layer and pass on the CPU as well and stop if a bit differs (slower)");
   app.add_option("--isa", options.isa,
                  "CPU kernels: auto, scalar, avx2, avxvnni or avx512 (default auto: the best that the processor has); "
                  "never changes the text")

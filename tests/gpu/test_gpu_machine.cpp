@@ -1,0 +1,122 @@
+// What only the GPU machine has: recorded passes without allocations, values that are no numbers found after the pass,
+// experts computed on both sides, a side that is stuck.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "cpu/cpu_ops.h"
+#include "gpu/cuda_memory.h"
+#include "gpu/handoff.h"
+#include "runtime/expert_store.h"
+#include "tests/e2e/model_machine.h"
+#include "tests/e2e/nano_prompts.h"
+#include "tests/synthetic_model.h"
+
+namespace tandem::testing {
+namespace {
+
+LoadOptions every_second_expert() {
+  LoadOptions load;
+  load.placement = all_in_ram(nano().shape.layers + nano().shape.mtp_layers, nano().shape.experts);
+  for (std::size_t i = 0; i < load.placement->place.size(); i += 2) load.placement->place[i] = Place::kCard;
+  return load;
+}
+
+// Windows and single rows, with experts that move; after the first rounds nothing is asked for any more.
+TEST(GpuMachine, ARoundAllocatesNothing) {
+  SKIP_WITHOUT_MACHINE();
+  const auto ops = make_model_machine(2);
+  const auto& memory = dynamic_cast<const CudaMemory&>(ops->memory());
+  LoadOptions load = every_second_expert();
+  load.adapt.mode = AdaptMode::kSwaps;
+  Pipeline pipeline(nano(), *ops, 64, load);
+  MtpHead head(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
+  SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+  const Prompt& tokens = prompts()[2];
+  pipeline.prefill(state, std::span(tokens).first(420), 60, LogitRows::kLast, {});
+  std::size_t before = 0;
+  for (int round = 0; round < 24; ++round) {
+    if (round == 6) before = memory.allocations();
+    const auto next = std::span(tokens).subspan(state.position());
+    if (round % 2 == 0) {
+      const PassOutput out = pipeline.forward(state, next.first(4), PassMode::kWindow, LogitRows::kAll);
+      const std::vector<float> wide(out.wide.row(0), out.wide.row(0) + out.wide.cols);
+      head.forward(state, {wide.data(), 1, wide.size()}, next.first(1), PassMode::kWindow, LogitRows::kLast);
+      state.keep_drafts(0);
+      state.keep(2);
+    } else {
+      pipeline.forward(state, next.first(1), PassMode::kCommit, LogitRows::kLast);
+    }
+  }
+  EXPECT_GT(before, 0U);
+  EXPECT_EQ(memory.allocations(), before);
+}
+
+// Damaged weights give the message of the CPU machine, whatever the pass: stage, layer, position.
+TEST(GpuMachine, ReportsWhatIsNoNumber) {
+  SKIP_WITHOUT_MACHINE();
+  const auto image = synthetic_model().build();
+  for (const bool router : {false, true}) {
+    Model model = Model::bind(Gguf::parse(image));
+    // The last layer: everything before it is sound.
+    LayerWeights& layer = model.layers.back();
+    WeightView& damaged = router ? layer.hc_ffn.norm : layer.hc_attn.norm;
+    std::vector<float> values(damaged.cols, 1.0F);
+    ASSERT_EQ(damaged.type, DType::F32);
+    values[7] = std::numeric_limits<float>::infinity();
+    damaged.data = reinterpret_cast<const std::uint8_t*>(values.data());
+    const auto message = [&](std::unique_ptr<Ops> ops, std::size_t rows, PassMode mode) {
+      Pipeline pipeline(model, *ops, 64);
+      SequenceState state(model.shape, {64, KvType::kF16}, ops->memory());
+      const Prompt tokens(rows, 5);
+      try {
+        pipeline.forward(state, tokens, mode, LogitRows::kLast);
+      } catch (const InputError& error) {
+        return std::string(error.what());
+      }
+      return std::string("no error");
+    };
+    for (const std::size_t rows : {1UL, 4UL, 40UL}) {
+      const PassMode mode = rows == 4 ? PassMode::kWindow : PassMode::kCommit;
+      const std::string expected = message(make_cpu_ops(1), rows, mode);
+      EXPECT_NE(expected, "no error");
+      EXPECT_EQ(message(make_model_machine(1), rows, mode), expected) << rows;
+    }
+  }
+}
+
+TEST(GpuMachine, ExpertsComputedOnBothSides) {
+  SKIP_WITHOUT_MACHINE();
+  setenv("TANDEM_TEST_VERIFY", "1", 1);
+  const auto ops = make_model_machine(2);
+  unsetenv("TANDEM_TEST_VERIFY");
+  Pipeline pipeline(nano(), *ops, 64, every_second_expert());
+  SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+  const Prompt& tokens = prompts()[0];
+  pipeline.prefill(state, std::span(tokens).first(40), 40, LogitRows::kNone, {});
+  for (std::size_t i = 40; i < 60; ++i)
+    pipeline.forward(state, std::span(tokens).subspan(i, 1), PassMode::kCommit, LogitRows::kLast);
+  // One a layer and pass, but where all of a row's experts are off the card.
+  const std::uint64_t most = 21 * static_cast<std::uint64_t>(nano().shape.layers);
+  EXPECT_LE(ops->experts_compared(), most);
+  EXPECT_GT(ops->experts_compared(), most * 8 / 10);
+}
+
+// A card that never comes to the meeting is reported after two seconds, with both numbers.
+TEST(GpuMachineDeathTest, AStuckCardIsReported) {
+  SKIP_WITHOUT_MACHINE();
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        const auto ops = make_model_machine(1);
+        auto& memory = dynamic_cast<CudaMemory&>(ops->memory());
+        Handoff handoff(memory);
+        handoff.reserve(1, 2, 64, 64, 4);
+        handoff.serve({}, 7, *ops, nullptr);
+      },
+      "the card (has ended its pass|stands) at meeting 0.*the CPU waits for 7");
+}
+
+}  // namespace
+}  // namespace tandem::testing
