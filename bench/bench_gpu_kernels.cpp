@@ -255,7 +255,14 @@ void run_experts(Bench& bench, const ExpertTypes& types, DeviceBuffer<std::uint8
   const double quantize = bench.timer.time(48, bench.options.samples, [&](std::size_t) {
     launch_quantize(x.x.get(), kHidden, 1, kHidden, x.q.get(), x.d.get(), x.s.get(), x.bad.get(), bench.timer.stream());
   });
-  fmt::print("| quantize w1 {:.1f} us\n", 1e6 * quantize);
+  DeviceBuffer<std::int32_t> ten(kUsed);
+  const std::vector<std::int32_t> ids{1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+  ten.upload(ids.data());
+  const double jobs = bench.timer.time(48, bench.options.samples, [&](std::size_t) {
+    launch_expert_jobs({ten.get(), 1, kUsed, device_slots.get()}, 1, scratch.jobs, scratch.job_count, scratch.bad,
+                       bench.timer.stream());
+  });
+  fmt::print("| quantize w1 {:.1f} us, jobs w1 {:.1f} us\n", 1e6 * quantize, 1e6 * jobs);
   std::fflush(stdout);
 }
 

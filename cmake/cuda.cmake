@@ -71,7 +71,7 @@ function(tandem_cuda_target target)
   set_property(TARGET ${target} PROPERTY CUDA_RUNTIME_LIBRARY Static)  # no library to look for at start
   target_link_libraries(${target} PUBLIC CUDA::cudart_static)
   target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CUDA>:-ftz=false -prec-div=true -prec-sqrt=true -fmad=false -lineinfo
+    $<$<COMPILE_LANGUAGE:CUDA>:-ftz=false -prec-div=true -prec-sqrt=true -fmad=false
     -Xptxas=-v -Xcompiler=-Wall,-Wextra,-Wshadow,-ffp-contract=off
     -DFMT_USE_CONSTEXPR=1>)  # fmt 9 takes nvcc for older than it is, and then refuses the format strings of CHECK
 endfunction()

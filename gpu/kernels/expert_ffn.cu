@@ -4,7 +4,7 @@
 //             multiplies and quantises them on the spot, then down. Gate and up of different types take two plain
 //             launches and one that multiplies and quantises. The grid is fixed by the number of rows; blocks beyond
 //             the number of jobs end at once.
-// Measured    bench/results/gpu_kernels_h200.csv.
+// Measured    docs/decisions.md, 2026-11-30; bench_gpu_kernels.
 #include "gpu/kernels/expert_ffn.h"
 
 #include <algorithm>
@@ -65,7 +65,6 @@ struct Work {
   int width;    // activation rows at most per job
   int pairs;    // hidden rows
   int jobs;     // of the grid
-  int divide;   // of a pair by this: its activation row
   bool listed;  // jobs on the card; otherwise rows 0 .. width - 1
 };
 
@@ -81,7 +80,6 @@ TileProduct product(const Matrix& m, const Work& work, const ExpertScratch& scra
   place(p, 0, m);
   p.x = work.x;
   p.width = work.width;
-  p.divide = work.divide;
   if (work.listed) {
     p.jobs = scratch.jobs;
     p.job_count = scratch.job_count;
@@ -118,7 +116,7 @@ void launch_halves(const Matrix& gate, const Matrix& up, const Matrix& down, con
   }
   TileProduct p = product(down, work, scratch);
   p.x = {scratch.q, scratch.d, scratch.s};
-  p.divide = 1;
+  p.by_pair = true;
   p.y = y;
   p.y_stride = y_stride;
   p.bad = scratch.bad;
@@ -168,7 +166,7 @@ void launch_expert_ffn(const ExpertBlobLayout& layout, const ExpertScales& scale
     const int per_job = rows <= 2 ? static_cast<int>(rows) : rows <= 4 ? 4 : kJobPairs;
     launch_expert_jobs(part, per_job, scratch.jobs, scratch.job_count, scratch.bad, stream);
     const int pairs = static_cast<int>(rows * used);
-    const Work work{x.rows_from(first, layout.gate.cols), per_job, pairs, pairs, static_cast<int>(used), true};
+    const Work work{x.rows_from(first, layout.gate.cols), per_job, pairs, pairs, true};
     launch_halves(gate, up, down, work, y + first * used * y_stride, y_stride, scratch, stream, route);
   }
 }
@@ -180,7 +178,7 @@ void launch_ffn(const DeviceTiles& gate, const DeviceTiles& up, const DeviceTile
   for (std::size_t first = 0; first < rows; first += scratch.pairs) {
     const int count = static_cast<int>(std::min(scratch.pairs, rows - first));
     CUDA_CHECK(cudaMemsetAsync(scratch.bad, 0, static_cast<std::size_t>(count) * sizeof(std::int32_t), stream));
-    const Work work{x.rows_from(first, gate.cols), count, count, 1, 1, false};
+    const Work work{x.rows_from(first, gate.cols), count, count, 1, false};
     launch_halves(alone(gate), alone(up), alone(down), work, y + first * y_stride, y_stride, scratch, stream, route);
   }
 }

@@ -3,7 +3,7 @@
 // How         one block. A job's place is the number of jobs that start before it; a thread per pair looks at all
 // others
 //             of the same expert, which for the 160 pairs of 16 rows is less work than a sort.
-// Measured    see bench/results/gpu_kernels_h200.csv.
+// Measured    see docs/decisions.md, 2026-11-30; bench_gpu_kernels.
 #include "gpu/kernels/expert_jobs.h"
 
 #include "gpu/cuda_check.h"
@@ -33,7 +33,7 @@ __device__ int count_before(bool flag, int* warp_sums, int* total) {
 }
 
 __global__ void __launch_bounds__(kMaxPairs)
-    expert_jobs_kernel(const std::int32_t* routes, int n, int per_job, const std::uint8_t* const* slots,
+    expert_jobs_kernel(const std::int32_t* routes, int n, int used, int per_job, const std::uint8_t* const* slots,
                        ExpertJob* jobs, std::int32_t* job_count, std::int32_t* bad) {
   __shared__ std::int32_t expert[kMaxPairs], job_of[kMaxPairs];
   __shared__ int warp_sums[32];
@@ -64,7 +64,10 @@ __global__ void __launch_bounds__(kMaxPairs)
     jobs[job].count = min(per_job, all - earlier);
   }
   __syncthreads();
-  if (own >= 0) jobs[job_of[lead]].pair[earlier % per_job] = i;
+  if (own >= 0) {
+    jobs[job_of[lead]].pair[earlier % per_job] = i;
+    jobs[job_of[lead]].row[earlier % per_job] = i / used;
+  }
   if (i == 0) *job_count = total;
 }
 
@@ -95,7 +98,7 @@ void launch_expert_jobs(const DeviceRoutes& routes, int per_job, ExpertJob* jobs
   const std::size_t n = routes.rows * routes.used;
   CHECK(n > 0 && n <= kMaxPairs && per_job >= 1 && per_job <= kJobPairs, "{} pairs, {} per job", n, per_job);
   expert_jobs_kernel<<<1, static_cast<unsigned>((n + 31) / 32 * 32), 0, stream>>>(
-      routes.expert, static_cast<int>(n), per_job, routes.slots, jobs, job_count, bad);
+      routes.expert, static_cast<int>(n), static_cast<int>(routes.used), per_job, routes.slots, jobs, job_count, bad);
   CUDA_CHECK_LAUNCH();
 }
 

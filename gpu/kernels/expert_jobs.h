@@ -19,6 +19,7 @@ struct ExpertJob {
   std::int32_t expert;
   std::int32_t count;
   std::int32_t pair[kJobPairs];
+  std::int32_t row[kJobPairs];  // of the pair
 };
 
 // Routes of `rows` rows: expert [rows, used], -1 for a pair that is not to be looked at. slots [experts]: the address

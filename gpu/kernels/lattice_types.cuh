@@ -55,7 +55,8 @@ __device__ __forceinline__ std::uint32_t byte_of(std::uint32_t w, int t) {
 template <int Divisor>
 struct DividedHead {
   FloatPair scale;
-  __device__ __forceinline__ DividedHead(const std::uint8_t* s, int, int g) : scale(halves(s + 4 * g)) {
+  template <class Lane>
+  __device__ __forceinline__ DividedHead(const std::uint8_t* s, int, const Lane& l) : scale(halves(l, s)) {
     constexpr float kFactor = 1.0F / Divisor;
     scale = {scale.x * kFactor, scale.y * kFactor};
   }
@@ -65,7 +66,10 @@ struct LatticeType : WideType<HeadBytes, CodeBytes> {
   static constexpr int kHalves = Halves, kBias = 0, kTable = Table;
   static constexpr bool kOctets = Octets;
   using Head = DividedHead<Divisor>;
-  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, const Lane&) {
+    return h.scale;
+  }
 };
 
 // ---- types ----------------------------------------------------------------------------------------------------------
@@ -79,9 +83,18 @@ __device__ __forceinline__ void iq2_codes(std::uint32_t index0, std::uint32_t in
   a[3] = with_signs(y.high, signs1 >> (2 * t + 1));
 }
 
+// One octet of one row.
+__device__ __forceinline__ void iq2_row(std::uint32_t index, std::uint32_t signs, int o, const std::uint32_t* table,
+                                        std::uint32_t* c) {
+  const Octet x = octet_of(table[index], kIq2Values);
+  c[2 * o] = with_signs(x.low, signs >> (2 * o));
+  c[2 * o + 1] = with_signs(x.high, signs >> (2 * o + 1));
+}
+
 struct CardIQ2_XXS : LatticeType<32, 128, 8, 1, 256, true> {
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, int g, int) {
-    const uint2 plane = words(block(s, nb, b) + 64 + 8 * g);
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, const Lane& l, int) {
+    const uint2 plane = l.ints(block(s, nb, b) + 64);
     return {multiplier_of_plane(plane.x), multiplier_of_plane(plane.y)};
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
@@ -89,13 +102,20 @@ struct CardIQ2_XXS : LatticeType<32, 128, 8, 1, 256, true> {
     const uint2 low = words(p + 8 * g), plane = words(p + 64 + 8 * g);
     iq2_codes(byte_of(low.x, t), byte_of(low.y, t), complete_signs(plane.x), complete_signs(plane.y), t, table, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
+                                                   std::uint32_t* c) {
+    const std::uint32_t low = word(p + 4 * r), plane = complete_signs(word(p + 64 + 4 * r));
+#pragma unroll
+    for (int o = 0; o < 4; ++o) iq2_row(byte_of(low, o), plane, o, table, c);
+  }
 };
 // Two multipliers per block, in the nibbles of a byte.
 template <int CodeBytes, int Table>
 struct NibbleScaledType : LatticeType<32 + 128, CodeBytes, 8, 2, Table, true> {
-  static __device__ __forceinline__ IntPair m(const DividedHead<8>&, const std::uint8_t* s, int, int b, int g,
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const DividedHead<8>&, const std::uint8_t* s, int, int b, const Lane& l,
                                               int half) {
-    return multiplier_of_nibbles(byte_pair(s + 32 + 16 * b + 2 * g), half == 1);
+    return multiplier_of_nibbles(l.bytes(s + 32 + 16 * b), half == 1);
   }
 };
 struct CardIQ2_XS : NibbleScaledType<128, 512> {
@@ -107,6 +127,12 @@ struct CardIQ2_XS : NibbleScaledType<128, 512> {
     iq2_codes(byte_of(low.x, t) | high0 << 8, byte_of(low.y, t) | high1 << 8, complete_signs(plane.x),
               complete_signs(plane.y), t, table, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
+                                                   std::uint32_t* c) {
+    const std::uint32_t low = word(p + 4 * r), given = word(p + 64 + 4 * r), plane = complete_signs(given);
+#pragma unroll
+    for (int o = 0; o < 4; ++o) iq2_row(byte_of(low, o) | (given >> (25 + 2 * o) & 1U) << 8, plane, o, table, c);
+  }
 };
 struct CardIQ2_S : NibbleScaledType<144, 1024> {
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
@@ -115,6 +141,12 @@ struct CardIQ2_S : NibbleScaledType<144, 1024> {
     const std::uint32_t high = byte_pair(p + 128 + 2 * g) >> (2 * t);
     iq2_codes(byte_of(low.x, t) | (high & 3U) << 8, byte_of(low.y, t) | (high >> 8 & 3U) << 8, plane.x, plane.y, t,
               table, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
+                                                   std::uint32_t* c) {
+    const std::uint32_t low = word(p + 4 * r), plane = word(p + 64 + 4 * r), high = p[128 + r];
+#pragma unroll
+    for (int o = 0; o < 4; ++o) iq2_row(byte_of(low, o) | (high >> (2 * o) & 3U) << 8, plane, o, table, c);
   }
 };
 
@@ -130,8 +162,9 @@ __device__ __forceinline__ void quad_signs(uint2 plane, int t, std::uint32_t* a)
   a[3] = with_signs(a[3], plane.y >> (4 + t));
 }
 struct CardIQ3_XXS : LatticeType<32, 192, 4, 1, 128, false> {
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, int g, int) {
-    const uint2 plane = words(block(s, nb, b) + 128 + 8 * g);
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, const Lane& l, int) {
+    const uint2 plane = l.ints(block(s, nb, b) + 128);
     return {multiplier_of_plane(plane.x), multiplier_of_plane(plane.y)};
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
@@ -144,10 +177,19 @@ struct CardIQ3_XXS : LatticeType<32, 192, 4, 1, 128, false> {
     a[3] = quad(table, byte_of(second.y, t), values);
     quad_signs(make_uint2(complete_signs(plane.x), complete_signs(plane.y)), t, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
+                                                   std::uint32_t* c) {
+    const std::uint32_t plane = complete_signs(word(p + 128 + 4 * r));
+    const uint2 values = make_uint2(0x1C140C04U, 0x3E342C24U);
+#pragma unroll
+    for (int q = 0; q < 8; ++q)
+      c[q] = with_signs(quad(table, byte_of(word(p + 64 * (q / 4) + 4 * r), q % 4), values), plane >> q);
+  }
 };
 struct CardIQ3_S : LatticeType<32 + 64, 208, 1, 1, 256, false> {
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int) {
-    return multiplier_of_nibbles(byte_pair(s + 32 + 16 * (b / 2) + 2 * g), b % 2 == 1);
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int) {
+    return multiplier_of_nibbles(l.bytes(s + 32 + 16 * (b / 2)), b % 2 == 1);
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
                                                std::uint32_t* a) {
@@ -159,6 +201,16 @@ struct CardIQ3_S : LatticeType<32 + 64, 208, 1, 1, 256, false> {
     a[2] = quad(table, byte_of(second.x, t) | (high >> 4 & 1U) << 8, values);
     a[3] = quad(table, byte_of(second.y, t) | (high >> 12 & 1U) << 8, values);
     quad_signs(plane, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
+                                                   std::uint32_t* c) {
+    const std::uint32_t plane = word(p + 128 + 4 * r), high = p[192 + r];
+    const uint2 values = make_uint2(0x07050301U, 0x0F0D0B09U);
+#pragma unroll
+    for (int q = 0; q < 8; ++q) {
+      const std::uint32_t index = byte_of(word(p + 64 * (q / 4) + 4 * r), q % 4) | (high >> q & 1U) << 8;
+      c[q] = with_signs(quad(table, index, values), plane >> q);
+    }
   }
 };
 
@@ -175,8 +227,9 @@ __device__ __forceinline__ void iq1_codes(std::uint32_t index0, std::uint32_t in
   a[3] = y.high;
 }
 struct CardIQ1_S : LatticeType<32, 96, 8, 1, 2048, true> {
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, int g, int) {
-    const std::uint32_t pair = word(block(s, nb, b) + 64 + 4 * g);
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, const Lane& l, int) {
+    const std::uint32_t pair = l.shorts(block(s, nb, b) + 64);
     return {static_cast<int>(2 * (pair >> 12 & 7U) + 1), static_cast<int>(2 * (pair >> 28 & 7U) + 1)};
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
@@ -187,6 +240,17 @@ struct CardIQ1_S : LatticeType<32, 96, 8, 1, 2048, true> {
     iq1_codes(byte_of(low.x, t) | high0 << 8, byte_of(low.y, t) | high1 << 8, (pair >> 15 & 1U) != 0, pair >> 31 != 0,
               table, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
+                                                   std::uint32_t* c) {
+    const std::uint32_t low = word(p + 4 * r), high = byte_pair(p + 64 + 2 * r);
+    const std::uint32_t values = iq1_values((high & 0x8000U) != 0);
+#pragma unroll
+    for (int o = 0; o < 4; ++o) {
+      const Octet x = octet_of(table[byte_of(low, o) | (high >> (3 * o) & 7U) << 8], values);
+      c[2 * o] = x.low;
+      c[2 * o + 1] = x.high;
+    }
+  }
 };
 struct CardIQ1_M : WideType<128, 96> {
   static constexpr int kHalves = 2, kBias = 0, kTable = 2048;
@@ -194,18 +258,23 @@ struct CardIQ1_M : WideType<128, 96> {
   struct Head {
     FloatPair scale;
     // The top nibbles of a row's four words make a half, lowest first.
-    __device__ __forceinline__ Head(const std::uint8_t* s, int, int g) {
-      std::uint32_t bits = (word(s + 4 * g) >> 12) & 0x000F000FU;
-      bits |= (word(s + 32 + 4 * g) >> 8) & 0x00F000F0U;
-      bits |= (word(s + 64 + 4 * g) >> 4) & 0x0F000F00U;
-      bits |= word(s + 96 + 4 * g) & 0xF000F000U;
-      const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&bits));
+    template <class Lane>
+    __device__ __forceinline__ Head(const std::uint8_t* s, int, const Lane& l) {
+      std::uint32_t bits = (l.shorts(s) >> 12) & 0x000F000FU;
+      bits |= (l.shorts(s + 32) >> 8) & 0x00F000F0U;
+      bits |= (l.shorts(s + 64) >> 4) & 0x0F000F00U;
+      bits |= l.shorts(s + 96) & 0xF000F000U;
+      const FloatPair v = half_pair(bits);
       scale = {v.x * 0.125F, v.y * 0.125F};
     }
   };
-  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
-    const std::uint32_t pair = word(s + 32 * (b / 2) + 4 * g) >> (6 * (b % 2) + 3 * half);
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, const Lane&) {
+    return h.scale;
+  }
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int half) {
+    const std::uint32_t pair = l.shorts(s + 32 * (b / 2)) >> (6 * (b % 2) + 3 * half);
     return {static_cast<int>(2 * (pair & 7U) + 1), static_cast<int>(2 * (pair >> 16 & 7U) + 1)};
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
@@ -214,6 +283,17 @@ struct CardIQ1_M : WideType<128, 96> {
     const std::uint32_t pair = word(p + 64 + 4 * g) >> (4 * t);  // nibble t: three bits of the index, one for the minus
     iq1_codes(byte_of(low.x, t) | (pair & 7U) << 8, byte_of(low.y, t) | (pair >> 16 & 7U) << 8, (pair >> 3 & 1U) != 0,
               (pair >> 19 & 1U) != 0, table, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
+                                                   std::uint32_t* c) {
+    const std::uint32_t low = word(p + 4 * r), high = byte_pair(p + 64 + 2 * r);
+#pragma unroll
+    for (int o = 0; o < 4; ++o) {
+      const std::uint32_t nibble = high >> (4 * o);
+      const Octet x = octet_of(table[byte_of(low, o) | (nibble & 7U) << 8], iq1_values((nibble & 8U) != 0));
+      c[2 * o] = x.low;
+      c[2 * o + 1] = x.high;
+    }
   }
 };
 

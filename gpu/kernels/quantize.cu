@@ -3,7 +3,7 @@
 // How         eight lanes per block of 32, four values each: the maximum and the two half sums take five shuffles.
 // Blocks
 //             are independent, so the grid covers rows x blocks without regard to rows.
-// Measured    see bench/results/gpu_kernels_h200.csv.
+// Measured    see docs/decisions.md, 2026-11-30; bench_gpu_kernels.
 #include "gpu/kernels/quantize.h"
 
 #include "gpu/cuda_check.h"

@@ -9,14 +9,22 @@
 
 namespace tandem {
 
-// Two blocks of these share a processor with 96 registers a thread.
-inline constexpr int kMaxTileThreads = 320;
+inline constexpr int kMaxTileThreads = 640;
+inline constexpr int kTileUnroll = 4;  // blocks of 32 columns in the loop over a segment, mma
+inline constexpr int kDotUnroll = 4;   // dp4a
 
-// Segments in flight per warp: about 4 to 5 KB.
-template <int kSegmentBytes>
-inline constexpr int kTileStages = kSegmentBytes >= 2000   ? 2
-                                   : kSegmentBytes >= 1200 ? 3
-                                                           : 4;
+// Neighbouring segments that a warp takes at once: one per half warp where a lane has a row.
+template <int V>
+inline constexpr int kSegmentsTogether = V <= 2 ? 2 : 1;
+// Stages of a warp's ring: about 4 to 9 KB in flight.
+template <int kStageBytes>
+inline constexpr int kTileStages = kStageBytes >= 2000   ? 2
+                                   : kStageBytes >= 1200 ? 3
+                                                         : 4;
+
+// Shared memory of the activations of one segment, V rows: codes, scales, sums.
+template <int V>
+inline constexpr int kTileActivationBytes = (V * (288 + 36 + 72) + 15) / 16 * 16;
 
 struct TileProduct {
   // The matrix, and for `fused` its partner (gate, up), of the same type and shape. data null: in the blob of a job.
@@ -26,16 +34,19 @@ struct TileProduct {
   float scale[2];
   const float* expert_scale[2];  // by expert, times scale; or null
   int rows, tiles, blocks, segments, padded_segments;
-  int segment_bytes;           // of a stage of the ring
+  int units;                   // of a row: segments, taken together
+  int stage_bytes;             // of the ring
+  int warp_bytes;              // ring and activations of a warp
   const std::uint32_t* table;  // of a lattice type
-  // Activations and who uses them: rows 0 .. width - 1 of x, or the pairs of jobs, whose row is pair / divide.
+  // Activations and who uses them: rows 0 .. width - 1 of x, or those of jobs (by_pair: x has a row per pair).
   DeviceQuant x;
-  int width, divide;
+  int width;
+  bool by_pair;
   const ExpertJob* jobs;
   const std::int32_t* job_count;
   // The cut of the work: tiles of a block, warps per segment of them.
   int slots, groups;
-  bool fused, wide;
+  bool fused;
   // Results by row or pair. Plain: y; NaN where bad[pair] is not 0 (bad may be null).
   float* y;
   std::size_t y_stride;
@@ -50,7 +61,7 @@ struct TileProduct {
 struct TileKernels {
   void (*kernel[4])(TileProduct);
   int (*segment_bytes)(int blocks);
-  int stages;
+  int stages[4];
   int table_bytes;
 };
 

@@ -13,12 +13,11 @@ namespace tandem {
 namespace {
 
 constexpr int kMaxWarps = kMaxTileThreads / 32;
-constexpr int kRingBudget = 84 * 1024;  // of a block: sm_86 gives one 99 KB
+constexpr int kFewWarps = 12;           // more only where the warps have several tiles each to begin with
+constexpr int kWarpBudget = 76 * 1024;  // rings and activations of a block
 constexpr int kPartBudget = 20 * 1024;  // for sums of segments, beyond one tile per group
-constexpr int kMaxShared = 99 * 1024;   // the most that every card since sm_86 gives
-constexpr int kActivationBytes = 768;   // per warp: tile_product.cuh
+constexpr int kMaxShared = 98 * 1024;   // sm_86 and sm_89 give a block 99 KB
 constexpr std::size_t kMaxCols = 32 * 1024;
-constexpr int kBlocksPerProcessor = 3;  // fewer blocks than that per processor: no tile more for each
 
 constexpr DType kTypes[] = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,    DType::Q5_1,   DType::Q8_0,  DType::Q2_0,
                             DType::Q2_K,   DType::Q3_K,  DType::Q4_K,    DType::Q5_K,   DType::Q6_K,  DType::IQ4_NL,
@@ -61,11 +60,11 @@ void load_tile_kernels() {
   int most = 0, device = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  CHECK(most >= kMaxShared, "{} bytes of shared memory per block", most);
+  CHECK(most > kMaxShared, "{} bytes of shared memory per block", most);
   for (const DType type : kTypes)
     for (const auto kernel : tile_kernels(type).kernel)
       CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShared - 1024));
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShared));
 }
 
 TileProduct tile_product(DType type, std::size_t rows, std::size_t cols) {
@@ -81,40 +80,54 @@ TileProduct tile_product(DType type, std::size_t rows, std::size_t cols) {
   while (p.padded_segments < p.segments) p.padded_segments *= 2;
   p.table = device_lattice_table(type);
   p.scale[0] = p.scale[1] = 1.0F;
-  p.divide = 1;
   return p;
 }
 
 void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, cudaStream_t stream) {
   const TileKernels& kernels = tile_kernels(type);
   const int index = kernel_for(p.width, route), most_rows = 1 << index;
-  p.wide = index == 3;
-  p.segment_bytes = kernels.segment_bytes(std::min(8, p.blocks));
-  const int ring = kernels.stages * p.segment_bytes;
-  const int most_warps = std::clamp(kRingBudget / ring, 1, kMaxWarps);
-  // Warps: one per segment; several groups of them where a row has few segments, several rounds where it has many.
-  int warps;
-  p.groups = 1;
-  if (p.segments <= most_warps) {
-    const int most_groups = std::min(p.fused ? 4 : p.tiles, most_warps / p.segments);
-    p.groups = p.fused && most_groups == 3 ? 2 : std::clamp(most_groups, 1, 8);
-    warps = p.groups * p.segments;
-  } else {
-    warps = divide_up(p.segments, divide_up(p.segments, most_warps));
-  }
-  // More tiles per block use what a warp knows of the activations again, as long as there are blocks enough.
+  constexpr int kActivations[] = {kTileActivationBytes<1>, kTileActivationBytes<2>, kTileActivationBytes<4>,
+                                  kTileActivationBytes<8>};
+  const int together = index < 2 ? kSegmentsTogether<1> : kSegmentsTogether<8>;
+  p.units = divide_up(p.segments, together);
+  p.stage_bytes = std::min(together, p.segments) * kernels.segment_bytes(std::min(8, p.blocks));
+  const int ring = kernels.stages[index] * p.stage_bytes, activations = together * kActivations[index];
   const int part_of_tile = p.segments * most_rows * 64;
+  const int budget = std::min(kWarpBudget, kMaxShared - kernels.table_bytes - (p.fused ? 4 : 1) * part_of_tile);
+  const auto fit = [&](int buffers) { return std::clamp(budget / (ring + buffers * activations), 1, kMaxWarps); };
+  // Warps: one per unit of segments; several groups of them where a row has few units, several rounds where it has
+  // many.
+  int warps, buffers = 1;
+  p.groups = 1;
+  if (p.units <= std::min(kFewWarps, fit(1))) {
+    const int room = std::min(fit(1), p.fused ? kMaxWarps : kFewWarps) / p.units;
+    const int most_groups = std::min(p.fused ? 4 : p.tiles, room);
+    p.groups = p.fused && most_groups == 3 ? 2 : std::clamp(most_groups, 1, 8);
+    warps = p.groups * p.units;
+  } else {
+    buffers = 2;
+    warps = divide_up(p.units, divide_up(p.units, std::min(kFewWarps, fit(2))));
+  }
+  p.warp_bytes = ring + buffers * activations;
   const int row_groups = p.jobs != nullptr ? 1 : divide_up(p.width, most_rows);
+  const auto shared_bytes = [&] { return warps * p.warp_bytes + kernels.table_bytes + p.slots * part_of_tile; };
+  // As many tiles per block as make one wave of blocks, so that no block starts late: the ring hides what a start
+  // costs.
   p.slots = p.fused ? 4 : p.groups;
-  if (!p.fused)
-    while (2 * p.slots * part_of_tile <= kPartBudget && 2 * p.slots <= 8 * p.groups &&
-           divide_up(p.tiles, 2 * p.slots) * row_groups * jobs >= kBlocksPerProcessor * processors())
-      p.slots *= 2;
-  const int shared = warps * (ring + (p.wide ? kActivationBytes : 0)) + kernels.table_bytes + p.slots * part_of_tile;
-  CHECK(shared <= kMaxShared - 1024, "{} bytes of shared memory", shared);
+  if (!p.fused) {
+    int resident = 0;
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident,
+                                                             reinterpret_cast<const void*>(kernels.kernel[index]),
+                                                             32 * warps, static_cast<std::size_t>(shared_bytes())));
+    const int wave = std::max(1, resident) * processors();
+    while ((p.slots + p.groups) * part_of_tile <= kPartBudget && divide_up(p.tiles, p.slots) * row_groups * jobs > wave)
+      p.slots += p.groups;
+  }
+  CHECK(shared_bytes() <= kMaxShared, "{} bytes of shared memory", shared_bytes());
   const int tile_groups = p.fused ? p.tiles / 2 : divide_up(p.tiles, p.slots);
   const dim3 grid(static_cast<unsigned>(tile_groups * row_groups), static_cast<unsigned>(jobs));
-  kernels.kernel[index]<<<grid, static_cast<unsigned>(32 * warps), static_cast<std::size_t>(shared), stream>>>(p);
+  kernels.kernel[index]<<<grid, static_cast<unsigned>(32 * warps), static_cast<std::size_t>(shared_bytes()), stream>>>(
+      p);
   CUDA_CHECK_LAUNCH();
 }
 

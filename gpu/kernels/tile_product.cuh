@@ -1,18 +1,18 @@
 // Implements  the product with packed tiles (R3, R4), for dense matrices and for lists of experts, and the gate/up half
 //             of the expert FFN (R5) with the quantised hidden row.
 // When        every block-format matrix on the card; 1 to 8 activation rows at a time.
-// How         A warp owns one segment (256 columns) of a block's tiles and keeps the activations of that segment in
-//             registers. Tiles stream through a ring in shared memory, private to the warp, by 16-byte asynchronous
-//             copies, so that the bytes in flight do not depend on registers and no warp waits for another. A lane has
-//             the rows 2g, 2g + 1 (g = lane / 4) and eight of a block's 32 columns, the A fragment of mma.m16n8k32.
-//             The sums of a segment go to shared memory; after one barrier a thread per result adds them by the tree.
-//   V = 1, 2  dp4a. The four lanes of a row pair exchange their partial integers so that each ends with one result.
-//   V = 4     mma with activation row i in column 2i. The odd columns hold the second half block where a type has two
-//             multipliers (its first half in the even ones), so that one mma gives both sums.
-//   V = 8     mma with a row per column; two of them where a type has two multipliers. Scales in shared memory.
+// How         A warp owns one unit of a row's segments (256 columns each) in a block's tiles. Tiles and the activations
+//             of the unit stream through a ring in shared memory, private to the warp, by asynchronous copies of 16
+//             bytes, so that the bytes in flight do not depend on registers and no warp waits for another. The sums of
+//             a segment go to shared memory; after one barrier a thread per result adds them by the tree.
+//   V = 1, 2  dp4a. A half warp has a segment, a lane a row: no work is done twice, and no lanes talk.
+//   V = 4     mma.m16n8k32. A lane has the rows 2g, 2g + 1 (g = lane / 4) and eight of a block's 32 columns, the A
+//             fragment as the planes lie. Activation row i is in column 2i. The odd columns hold the second half block
+//             where a type has two multipliers (its first half in the even ones), so that one mma gives both sums.
+//   V = 8     mma with a row per column; two of them where a type has two multipliers.
 //             An accumulator starts at the bits of 1.5 * 2^23 (minus the bias of the codes), so that the integer result
 //             is a float once 1.5 * 2^23 is taken away: exact, as |P| < 2^22.
-// Measured    bench/results/gpu_kernels_h200.csv.
+// Measured    docs/decisions.md, 2026-11-30; bench_gpu_kernels.
 #pragma once
 
 #include "gpu/kernels/expert_jobs.h"
@@ -42,9 +42,14 @@ __device__ __forceinline__ void mma_k16(int* c, std::uint32_t a0, std::uint32_t 
 __device__ __forceinline__ int dot4(std::uint32_t a, std::uint32_t b, int c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
 }
-__device__ __forceinline__ void copy16(std::uint8_t* to, const std::uint8_t* from) {
+__device__ __forceinline__ void copy16(std::uint8_t* to, const void* from) {
   const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+template <int kBytes>
+__device__ __forceinline__ void copy_small(std::uint8_t* to, const void* from) {
+  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(kBytes) : "memory");
 }
 __device__ __forceinline__ void commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
@@ -60,7 +65,7 @@ __device__ __forceinline__ float magic_float(int bits) {
   return __int_as_float(bits) - kMagicFloat;
 }
 
-// ---- activations of one segment, as a lane needs them ---------------------------------------------------------------
+// ---- activations of one segment, in shared memory -------------------------------------------------------------------
 
 template <class T>
 constexpr bool kNeedsSums = T::kOffset || T::kBias != 0;
@@ -69,122 +74,70 @@ constexpr bool kNeedsSums = T::kOffset || T::kBias != 0;
 struct ActRows {
   const std::int32_t* row;  // in shared memory
   int count;
-  __device__ __forceinline__ int at(int i) const { return row[i < count ? i : count - 1]; }
 };
 
-// The words of a lane's columns: q points at the block.
-template <class T>
-__device__ __forceinline__ void load_columns(const std::int8_t* q, int t, std::uint32_t* b) {
-  if constexpr (T::kOctets) {
-    const uint2 w = *reinterpret_cast<const uint2*>(q + 8 * t);
-    b[0] = w.x;
-    b[1] = w.y;
-  } else {
-    b[0] = *reinterpret_cast<const std::uint32_t*>(q + 4 * t);
-    b[1] = *reinterpret_cast<const std::uint32_t*>(q + 16 + 4 * t);
-  }
-}
-
+// V rows of one segment, private to a warp. Rows that do not exist are not copied: what lies there goes into results
+// that nobody reads. Distances between rows are such that the lanes of a load meet no bank twice.
 template <class T, int V>
 struct Activations {
-  static constexpr int kVectors = V <= 2 ? V : 1;  // activation rows that a lane has columns of
-  static constexpr int kSums = kNeedsSums<T> ? T::kHalves : 0;
-  std::uint32_t b[kVectors][kSegmentBlocks][2];
-  float da[kSegmentBlocks];
-  int s[kSegmentBlocks][kSums > 0 ? kSums : 1];
+  static constexpr int kRowBytes = T::kOctets ? 288 : 272;
+  static constexpr int kScaleWords = 9, kSumWords = 18;
+  static constexpr int kBytes = kTileActivationBytes<V>;
+  static_assert(V * (kRowBytes + 4 * kScaleWords + 4 * kSumWords) <= kBytes);
 
-  // The activation row that a lane's result belongs to.
-  static __device__ __forceinline__ int result_row(int t) { return V == 4 ? t : V == 2 ? t >> 1 : 0; }
+  const std::uint8_t* q;
+  const float* d;
+  const std::int32_t* s;
 
-  __device__ __forceinline__ void load(const TileProduct& p, const ActRows& rows, int segment, int nb, int lane,
-                                       std::uint8_t*) {
-    const int g = lane / 4, t = lane % 4;
-    const std::size_t blocks = static_cast<std::size_t>(p.blocks), first = 8 * static_cast<std::size_t>(segment);
-    const auto own = static_cast<std::size_t>(rows.at(result_row(t))) * blocks + first;
+  __device__ __forceinline__ explicit Activations(const std::uint8_t* shared)
+      : q(shared),
+        s(reinterpret_cast<const std::int32_t*>(shared + V * kRowBytes)),
+        d(reinterpret_cast<const float*>(shared + V * (kRowBytes + 4 * kSumWords))) {}
+
+  // Begins the copy of a segment of nb blocks.
+  static __device__ __forceinline__ void issue(std::uint8_t* shared, const TileProduct& p, const ActRows& rows,
+                                               int segment, int nb, int lane) {
+    const auto blocks = static_cast<std::size_t>(p.blocks), first = kSegmentBlocks * static_cast<std::size_t>(segment);
+    const int chunk = lane % 16, pair = lane / 16;
 #pragma unroll
-    for (int i = 0; i < kVectors; ++i) {
-      const auto at = static_cast<std::size_t>(rows.at(V == 4 ? g / 2 : i)) * blocks + first;
-#pragma unroll
-      for (int k = 0; k < kSegmentBlocks; ++k) {
-        b[i][k][0] = b[i][k][1] = 0;
-        if (k < nb) load_columns<T>(p.x.q + 32 * (at + k), t, b[i][k]);
-        if constexpr (V == 4 && T::kHalves == 2) {  // even columns: the first half block; odd ones: the second
-          const bool second = g % 2 == 1;
-          if (T::kOctets ? (t >= 2) != second : second) b[i][k][0] = 0;
-          if (T::kOctets ? (t >= 2) != second : !second) b[i][k][1] = 0;
-        }
-      }
+    for (int r = 0; r < V; r += 2) {
+      const int row = r + pair;
+      if (row < rows.count && chunk < 2 * nb)
+        copy_small<16>(shared + row * kRowBytes + 16 * chunk,
+                       p.x.q + 32 * (static_cast<std::size_t>(rows.row[row]) * blocks + first) + 16 * chunk);
     }
+    const int k = lane % kSegmentBlocks;
 #pragma unroll
-    for (int k = 0; k < kSegmentBlocks; ++k) {
-      da[k] = k < nb ? p.x.d[own + k] : 0.0F;
-      if constexpr (kSums > 0) {
-        const int2 sums = k < nb ? *reinterpret_cast<const int2*>(p.x.s + 2 * (own + k)) : make_int2(0, 0);
-        if constexpr (kSums == 1) {
-          s[k][0] = sums.x + sums.y;
-        } else {
-          s[k][0] = sums.x;
-          s[k][1] = sums.y;
-        }
-      }
+    for (int r = 0; r < V; r += 4) {
+      const int row = r + lane / kSegmentBlocks;
+      if (row >= rows.count || k >= nb) continue;
+      const std::size_t at = static_cast<std::size_t>(rows.row[row]) * blocks + first + static_cast<std::size_t>(k);
+      if constexpr (kNeedsSums<T>)
+        copy_small<8>(shared + V * kRowBytes + 4 * (kSumWords * row + 2 * k), p.x.s + 2 * at);
+      copy_small<4>(shared + V * (kRowBytes + 4 * kSumWords) + 4 * (kScaleWords * row + k), p.x.d + at);
     }
   }
-  __device__ __forceinline__ float scale(int k, int, int) const {
-    return da[k];
+
+  // The words of a lane's columns in block k.
+  __device__ __forceinline__ uint2 columns(int row, int k, int t) const {
+    const std::uint8_t* at = q + row * kRowBytes + 32 * k;
+    if constexpr (T::kOctets) return *reinterpret_cast<const uint2*>(at + 8 * t);
+    return make_uint2(*reinterpret_cast<const std::uint32_t*>(at + 4 * t),
+                      *reinterpret_cast<const std::uint32_t*>(at + 16 + 4 * t));
   }
-  __device__ __forceinline__ int sum(int k, int, int, int half) const {
-    return s[k][half];
+  __device__ __forceinline__ uint4 half_block(int row, int k, int half) const {
+    return *reinterpret_cast<const uint4*>(q + row * kRowBytes + 32 * k + 16 * half);
+  }
+  __device__ __forceinline__ float scale(int row, int k) const {
+    return d[kScaleWords * row + k];
+  }
+  // The sums of the half blocks; x is the sum of both where a type has one multiplier.
+  __device__ __forceinline__ IntPair sums(int row, int k) const {
+    const int2 v = *reinterpret_cast<const int2*>(s + kSumWords * row + 2 * k);
+    if constexpr (T::kHalves == 1) return {v.x + v.y, 0};
+    return {v.x, v.y};
   }
 };
-
-// Eight rows: the scales and sums of the warp's segment lie in shared memory.
-template <class T>
-struct Activations<T, 8> {
-  static constexpr int kSums = kNeedsSums<T> ? T::kHalves : 0;
-  std::uint32_t b[1][kSegmentBlocks][2];
-  const float* da;        // [block][row]
-  const std::int32_t* s;  // [block][half][row]
-
-  __device__ __forceinline__ void load(const TileProduct& p, const ActRows& rows, int segment, int nb, int lane,
-                                       std::uint8_t* shared) {
-    const int g = lane / 4, t = lane % 4;
-    const std::size_t blocks = static_cast<std::size_t>(p.blocks), first = 8 * static_cast<std::size_t>(segment);
-    const auto at = static_cast<std::size_t>(rows.at(g)) * blocks + first;
-    auto* scales = reinterpret_cast<float*>(shared);
-    auto* sums = reinterpret_cast<std::int32_t*>(shared + 4 * kSegmentBlocks * 8);
-#pragma unroll
-    for (int k = 0; k < kSegmentBlocks; ++k) {
-      b[0][k][0] = b[0][k][1] = 0;
-      if (k < nb) load_columns<T>(p.x.q + 32 * (at + k), t, b[0][k]);
-    }
-    __syncwarp();  // all lanes are done with the last segment
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int k = 2 * t + i;
-      scales[8 * k + g] = k < nb ? p.x.d[at + k] : 0.0F;
-      if constexpr (kSums > 0) {
-        const int2 pair = k < nb ? *reinterpret_cast<const int2*>(p.x.s + 2 * (at + k)) : make_int2(0, 0);
-        if constexpr (kSums == 1) {
-          sums[8 * k + g] = pair.x + pair.y;
-        } else {
-          sums[16 * k + g] = pair.x;
-          sums[16 * k + 8 + g] = pair.y;
-        }
-      }
-    }
-    __syncwarp();
-    da = scales;
-    s = sums;
-  }
-  __device__ __forceinline__ float scale(int k, int t, int i) const {
-    return da[8 * k + 2 * t + i];
-  }
-  __device__ __forceinline__ int sum(int k, int t, int i, int half) const {
-    return s[8 * (kSums * k + half) + 2 * t + i];
-  }
-};
-// Bytes of shared memory per warp.
-constexpr int kActivationBytes = 4 * kSegmentBlocks * 8 * 3;
 
 // ---- one segment ----------------------------------------------------------------------------------------------------
 
@@ -195,84 +148,77 @@ __device__ __forceinline__ int pick(IntPair v, int odd) {
   return odd != 0 ? v.y : v.x;
 }
 
-// dp4a. result[V][16] in shared memory.
+// dp4a: lane r of a half warp has row r of the half warp's own segment. result[V][16] in shared memory; null: none.
 template <class T, int V>
-__device__ __forceinline__ void segment_dot(const std::uint8_t* segment, int nb, const Activations<T, V>& x,
-                                            const std::uint32_t* table, int lane, float* result) {
-  const int g = lane / 4, t = lane % 4, odd = t & 1, upper = t >> 1;
-  const typename T::Head head(segment, nb, g);
-  float acc = 0.0F;
-#pragma unroll
+__device__ __forceinline__ void segment_dot(const std::uint8_t* segment, int nb, int most, const Activations<T, V>& x,
+                                            const std::uint32_t* table, int r, float* result) {
+  const OneRow l{r};
+  const typename T::Head head(segment, nb, l);
+  float acc[V] = {};
+#pragma unroll kDotUnroll
   for (int k = 0; k < kSegmentBlocks; ++k) {
-    if (T::kBlockCols < 256 && k >= nb) break;
-    std::uint32_t a[4];
-    T::codes(T::block(segment, nb, k), g, t, table, a);
-    IntPair m[2] = {{1, 1}, {1, 1}};
+    if (T::kBlockCols < 256 && k >= most) break;  // of the longer segment of the two
+    std::uint32_t c[8];
+    T::row_codes(T::block(segment, nb, k), r, table, c);
+    float m[2] = {1.0F, 1.0F};
     if constexpr (T::kMultiplier) {
-      m[0] = T::m(head, segment, nb, k, g, 0);
-      if constexpr (T::kHalves == 2) m[1] = T::m(head, segment, nb, k, g, 1);
+#pragma unroll
+      for (int h = 0; h < T::kHalves; ++h) m[h] = small_int(T::m(head, segment, nb, k, l, h).x);
     }
-    int own[V];  // of the row that this lane keeps
+    const float d = T::d(head, segment, nb, k, l).x;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
-      const std::uint32_t* b = x.b[i][k];
-      int first, second;
+      IntPair s{0, 0};
+      if constexpr (kNeedsSums<T>) s = x.sums(i, k);
+      const uint4 first = x.half_block(i, k, 0), second = x.half_block(i, k, 1);
+      int low = T::kHalves == 1 ? kMagic - T::kBias * s.x : kMagic - T::kBias * s.x;
+      int high = T::kHalves == 1 ? 0 : kMagic - T::kBias * s.y;
+      low = dot4(c[3], first.w, dot4(c[2], first.z, dot4(c[1], first.y, dot4(c[0], first.x, low))));
+      high = dot4(c[7], second.w, dot4(c[6], second.z, dot4(c[5], second.y, dot4(c[4], second.x, high))));
+      float product;
       if constexpr (T::kHalves == 1) {
-        first = dot4(a[2], b[1], dot4(a[0], b[0], 0));
-        second = dot4(a[3], b[1], dot4(a[1], b[0], 0));
-      } else if constexpr (T::kOctets) {
-        const IntPair mine = upper != 0 ? m[1] : m[0];
-        first = mine.x * dot4(a[2], b[1], dot4(a[0], b[0], 0));
-        second = mine.y * dot4(a[3], b[1], dot4(a[1], b[0], 0));
+        product = magic_float(low + high);
+        if constexpr (T::kMultiplier) product = __fmaf_rn(product, m[0], 0.0F);
       } else {
-        first = m[0].x * dot4(a[0], b[0], 0) + m[1].x * dot4(a[2], b[1], 0);
-        second = m[0].y * dot4(a[1], b[0], 0) + m[1].y * dot4(a[3], b[1], 0);
+        product = __fmaf_rn(magic_float(high), m[1], __fmaf_rn(magic_float(low), m[0], 0.0F));
       }
-      own[i] = (odd != 0 ? second : first) + __shfl_xor_sync(~0U, odd != 0 ? first : second, 1);
-    }
-    int sum;
-    if constexpr (V == 1)
-      sum = own[0] + __shfl_xor_sync(~0U, own[0], 2);
-    else
-      sum = (upper != 0 ? own[1] : own[0]) + __shfl_xor_sync(~0U, upper != 0 ? own[0] : own[1], 2);
-    float product;
-    if constexpr (T::kHalves == 1) {
-      if constexpr (T::kBias != 0) sum -= T::kBias * x.sum(k, t, 0, 0);
-      product = small_int(sum);
-      if constexpr (T::kMultiplier) product = __fmaf_rn(product, small_int(pick(m[0], odd)), 0.0F);
-    } else {
-      if constexpr (T::kBias != 0)
-        sum -= T::kBias * (pick(m[0], odd) * x.sum(k, t, 0, 0) + pick(m[1], odd) * x.sum(k, t, 0, 1));
-      product = __int2float_rn(sum);
-    }
-    const float da = x.scale(k, t, 0);
-    acc = __fmaf_rn(pick(T::d(head, segment, nb, k, g), odd) * da, product, acc);
-    if constexpr (T::kOffset) {
-      int r = x.sum(k, t, 0, 0);
-      if constexpr (T::kHalves == 2)
-        r = pick(T::n(head, segment, nb, k, g, 0), odd) * r +
-            pick(T::n(head, segment, nb, k, g, 1), odd) * x.sum(k, t, 0, 1);
-      else if constexpr (T::kMultiplier)
-        r *= pick(T::n(head, segment, nb, k, g, 0), odd);
-      acc = __fmaf_rn(pick(T::e(head, segment, nb, k, g), odd) * da, small_int(r), acc);
+      const float da = x.scale(i, k);
+      float next = __fmaf_rn(d * da, product, acc[i]);
+      if constexpr (T::kOffset) {
+        int sum = s.x;
+        if constexpr (T::kMultiplier) sum *= T::n(head, segment, nb, k, l, 0).x;
+        if constexpr (T::kHalves == 2) sum += T::n(head, segment, nb, k, l, 1).x * s.y;
+        next = __fmaf_rn(T::e(head, segment, nb, k, l).x * da, small_int(sum), next);
+      }
+      if (T::kBlockCols == 256 || k < nb) acc[i] = next;
     }
   }
-  if (V == 2 || upper == 0) result[kRows * upper + 2 * g + odd] = acc;
+  if (result == nullptr) return;
+#pragma unroll
+  for (int i = 0; i < V; ++i) result[kRows * i + r] = acc[i];
 }
 
 // mma. result[V][16] in shared memory.
 template <class T, int V>
 __device__ __forceinline__ void segment_mma(const std::uint8_t* segment, int nb, const Activations<T, V>& x,
                                             const std::uint32_t* table, int lane, float* result) {
-  constexpr int kCols = V / 4;  // results per weight row of a lane
+  constexpr int kCols = V / 4;  // results per weight row of a lane: activation rows kCols * t ...
   const int g = lane / 4, t = lane % 4;
-  const typename T::Head head(segment, nb, g);
+  const TwoRows l{g};
+  const typename T::Head head(segment, nb, l);
+  // Whether the first or second word of a lane belongs to the half block of its column of B (V = 4, two multipliers).
+  const bool second = g % 2 == 1;
+  const bool use0 = T::kOctets ? (t >= 2) == second : !second, use1 = T::kOctets ? use0 : second;
   float acc[2][kCols] = {};
-#pragma unroll
-  for (int k = 0; k < kSegmentBlocks; ++k) {
-    if (T::kBlockCols < 256 && k >= nb) break;
+#pragma unroll kTileUnroll
+  for (int k = 0; k < nb; ++k) {
     std::uint32_t a[4];
     T::codes(T::block(segment, nb, k), g, t, table, a);
+    IntPair s[kCols];
+    if constexpr (kNeedsSums<T>) {
+#pragma unroll
+      for (int i = 0; i < kCols; ++i) s[i] = x.sums(kCols * t + i, k);
+    }
     // c[half]: [row 2g: columns 2t, 2t + 1; row 2g + 1: the same]
     int c[2][4] = {{kMagic, kMagic, kMagic, kMagic}, {kMagic, kMagic, kMagic, kMagic}};
     if constexpr (T::kBias != 0) {
@@ -280,32 +226,36 @@ __device__ __forceinline__ void segment_mma(const std::uint8_t* segment, int nb,
       for (int i = 0; i < kCols; ++i)
 #pragma unroll
         for (int h = 0; h < T::kHalves; ++h) {
-          const int start = kMagic - T::kBias * x.sum(k, t, i, h);
+          const int start = kMagic - T::kBias * (h == 0 ? s[i].x : s[i].y);
           if constexpr (V == 4)
             c[0][h] = c[0][2 + h] = start;
           else
             c[h][i] = c[h][2 + i] = start;
         }
     }
-    const std::uint32_t b0 = x.b[0][k][0], b1 = x.b[0][k][1];
+    uint2 b = x.columns(V == 4 ? g / 2 : g, k, t);
+    if constexpr (V == 4 && T::kHalves == 2) b = make_uint2(use0 ? b.x : 0U, use1 ? b.y : 0U);
     if constexpr (V == 4 || T::kHalves == 1) {
-      mma_k32(c[0], a, b0, b1);
+      mma_k32(c[0], a, b.x, b.y);
     } else if constexpr (T::kOctets) {
-      mma_k32(c[0], a, t < 2 ? b0 : 0U, t < 2 ? b1 : 0U);
-      mma_k32(c[1], a, t < 2 ? 0U : b0, t < 2 ? 0U : b1);
+      mma_k32(c[0], a, t < 2 ? b.x : 0U, t < 2 ? b.y : 0U);
+      mma_k32(c[1], a, t < 2 ? 0U : b.x, t < 2 ? 0U : b.y);
     } else {
-      mma_k16(c[0], a[0], a[1], b0);
-      mma_k16(c[1], a[2], a[3], b1);
+      mma_k16(c[0], a[0], a[1], b.x);
+      mma_k16(c[1], a[2], a[3], b.y);
     }
     FloatPair m[2];
     if constexpr (T::kMultiplier) {
 #pragma unroll
       for (int h = 0; h < T::kHalves; ++h) {
-        const IntPair v = T::m(head, segment, nb, k, g, h);
+        const IntPair v = T::m(head, segment, nb, k, l, h);
         m[h] = {small_int(v.x), small_int(v.y)};
       }
     }
-    const FloatPair d = T::d(head, segment, nb, k, g);
+    const FloatPair d = T::d(head, segment, nb, k, l);
+    float da[kCols];
+#pragma unroll
+    for (int i = 0; i < kCols; ++i) da[i] = x.scale(kCols * t + i, k);
 #pragma unroll
     for (int r = 0; r < 2; ++r)
 #pragma unroll
@@ -319,23 +269,23 @@ __device__ __forceinline__ void segment_mma(const std::uint8_t* segment, int nb,
           const float high = magic_float(V == 4 ? c[0][2 * r + 1] : c[1][2 * r + i]);
           product = __fmaf_rn(high, pick(m[1], r), __fmaf_rn(low, pick(m[0], r), 0.0F));
         }
-        acc[r][i] = __fmaf_rn(pick(d, r) * x.scale(k, t, i), product, acc[r][i]);
+        acc[r][i] = __fmaf_rn(pick(d, r) * da[i], product, acc[r][i]);
       }
     if constexpr (T::kOffset) {
-      const FloatPair e = T::e(head, segment, nb, k, g);
+      const FloatPair e = T::e(head, segment, nb, k, l);
       IntPair n[2] = {{1, 1}, {1, 1}};
       if constexpr (T::kMultiplier) {
 #pragma unroll
-        for (int h = 0; h < T::kHalves; ++h) n[h] = T::n(head, segment, nb, k, g, h);
+        for (int h = 0; h < T::kHalves; ++h) n[h] = T::n(head, segment, nb, k, l, h);
       }
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int i = 0; i < kCols; ++i) {
-          int sum = x.sum(k, t, i, 0);
+          int sum = s[i].x;
           if constexpr (T::kMultiplier) sum *= pick(n[0], r);
-          if constexpr (T::kHalves == 2) sum += pick(n[1], r) * x.sum(k, t, i, 1);
-          acc[r][i] = __fmaf_rn(pick(e, r) * x.scale(k, t, i), small_int(sum), acc[r][i]);
+          if constexpr (T::kHalves == 2) sum += pick(n[1], r) * s[i].y;
+          acc[r][i] = __fmaf_rn(pick(e, r) * da[i], small_int(sum), acc[r][i]);
         }
     }
   }
@@ -385,9 +335,9 @@ __device__ __forceinline__ float tree_over(const float* v, int stride, int n, in
 
 // ---- the kernel -----------------------------------------------------------------------------------------------------
 
-// Where a warp is: a segment of the row and one of the block's tiles.
+// Where a warp is: a unit of the row's segments and one of the block's tiles.
 struct Cursor {
-  int segment, slot;
+  int unit, slot, buffer;  // buffer: of the segment's activations
 };
 
 // A result row that a hidden overflow has spoilt.
@@ -398,45 +348,56 @@ __device__ __forceinline__ float not_a_number() {
 template <class T, int V>
 __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* blob, int expert, int count, int tile0,
                                     const std::int32_t* act_row, const std::int32_t* out_row) {
-  constexpr int kStages = kTileStages<T::bytes(kSegmentBlocks)>;
+  constexpr int kTogether = kSegmentsTogether<V>;  // segments of a unit: neighbours in memory
+  constexpr int kStages = kTileStages<kTogether * T::bytes(kSegmentBlocks)>;
+  using Acts = Activations<T, V>;
   extern __shared__ __align__(16) std::uint8_t shared[];
   const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  std::uint8_t* const ring = shared + warp * kStages * p.segment_bytes;
-  std::uint8_t* at = shared + warps * kStages * p.segment_bytes;
-  std::uint8_t* const scales = at + warp * kActivationBytes;
-  if (p.wide) at += warps * kActivationBytes;
-  auto* const table = reinterpret_cast<std::uint32_t*>(at);
-  auto* const part = reinterpret_cast<float*>(at + 4 * T::kTable);
+  std::uint8_t* const ring = shared + warp * p.warp_bytes;
+  std::uint8_t* const acts = ring + kStages * p.stage_bytes;
+  auto* const table = reinterpret_cast<std::uint32_t*>(shared + warps * p.warp_bytes);
+  auto* const part = reinterpret_cast<float*>(shared + warps * p.warp_bytes + 4 * T::kTable);
 
   const int slots = p.fused ? 4 : min(p.slots, p.tiles - tile0);
-  const int slot0 = p.groups > 1 ? warp / p.segments : 0;
-  const int segment_step = p.groups > 1 ? p.segments : warps;
-  const Cursor begin{p.groups > 1 ? warp % p.segments : warp, slot0};
-  const auto valid = [&](const Cursor& c) { return c.segment < p.segments && c.slot < slots; };
+  int slot0 = 0, unit0 = warp, unit_step = warps;
+  if (p.groups > 1) {
+    slot0 = warp / p.units;
+    unit0 = warp - slot0 * p.units;
+    unit_step = p.units;
+  }
+  const auto valid = [&](const Cursor& c) { return c.unit < p.units && c.slot < slots; };
   const auto advance = [&](Cursor& c) {
     c.slot += p.groups;
     if (c.slot < slots) return;
     c.slot = slot0;
-    c.segment += segment_step;
+    c.unit += unit_step;
+    c.buffer ^= 1;
   };
   const auto blocks_of = [&](int segment) {
     return T::kBlockCols == 256 ? kSegmentBlocks : min(kSegmentBlocks, p.blocks - kSegmentBlocks * segment);
   };
   const auto issue = [&](const Cursor& c, int stage) {
+    const int first = kTogether * c.unit, segments = min(kTogether, p.segments - first);
+    const int bytes = (segments - 1) * T::bytes(kSegmentBlocks) + T::bytes(blocks_of(first + segments - 1));
     const int matrix = p.fused ? c.slot >> 1 : 0, tile = p.fused ? tile0 + (c.slot & 1) : tile0 + c.slot;
     const std::uint8_t* from = (p.data[matrix] != nullptr ? p.data[matrix] : blob + p.offset[matrix]) +
                                static_cast<std::size_t>(tile) * p.tile_bytes +
-                               static_cast<std::size_t>(c.segment) * T::bytes(kSegmentBlocks);
-    std::uint8_t* to = ring + stage * p.segment_bytes;
-    const int bytes = T::bytes(blocks_of(c.segment));
-#pragma unroll 3
+                               static_cast<std::size_t>(first) * T::bytes(kSegmentBlocks);
+    std::uint8_t* to = ring + stage * p.stage_bytes;
     for (int i = 16 * lane; i < bytes; i += 16 * 32) copy16(to + i, from + i);
+    if (c.slot != slot0) return;
+    for (int i = 0; i < segments; ++i)
+      Acts::issue(acts + (kTogether * c.buffer + i) * Acts::kBytes, p, {act_row, count}, first + i,
+                  blocks_of(first + i), lane);
   };
 
-  Cursor ahead = begin;
-#pragma unroll
-  for (int i = 0; i < kStages; ++i) {
+  // A segment's activations are copied with its first tile, to one of two buffers: so the copies may be ahead by the
+  // tiles that share a segment, and by one.
+  const bool deep = slots - slot0 > (kStages - 2) * p.groups;
+  const int stages = deep ? kStages : 2;
+  Cursor ahead{unit0, slot0, 0};
+  for (int i = 0; i < stages; ++i) {
     if (valid(ahead)) {
       issue(ahead, i);
       advance(ahead);
@@ -447,29 +408,32 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
     for (int i = static_cast<int>(threadIdx.x); i < T::kTable; i += static_cast<int>(blockDim.x)) table[i] = p.table[i];
     __syncthreads();
   }
-
-  Activations<T, V> x;
-  int loaded = -1, stage = 0;
-  for (Cursor c = begin; valid(c); advance(c)) {
-    const int nb = blocks_of(c.segment);
-    if (c.segment != loaded) {
-      x.load(p, {act_row, count}, c.segment, nb, lane, scales);
-      loaded = c.segment;
-    }
-    wait_copies<kStages - 1>();
-    __syncwarp();
-    float* const result = part + (c.slot * p.segments + c.segment) * (V * kRows);
-    if constexpr (V <= 2)
-      segment_dot<T, V>(ring + stage * p.segment_bytes, nb, x, table, lane, result);
+  int stage = 0;
+  for (Cursor c{unit0, slot0, 0}; valid(c); advance(c)) {
+    if (deep)
+      wait_copies<kStages - 1>();
     else
-      segment_mma<T, V>(ring + stage * p.segment_bytes, nb, x, table, lane, result);
+      wait_copies<1>();
+    __syncwarp();
+    const int first = kTogether * c.unit;
+    float* const result = part + (c.slot * p.segments + first) * (V * kRows);
+    const std::uint8_t* const segment = ring + stage * p.stage_bytes;
+    if constexpr (kTogether == 2) {
+      // The second half warp has the next segment; where there is none it repeats the first.
+      const int half = lane / kRows, own = first + half < p.segments ? half : 0;
+      const Acts x(acts + (kTogether * c.buffer + own) * Acts::kBytes);
+      segment_dot<T, V>(segment + own * T::bytes(kSegmentBlocks), blocks_of(first + own), blocks_of(first), x, table,
+                        lane % kRows, own == half ? result + half * (V * kRows) : nullptr);
+    } else {
+      segment_mma<T, V>(segment, blocks_of(first), Acts(acts + c.buffer * Acts::kBytes), table, lane, result);
+    }
     __syncwarp();
     if (valid(ahead)) {
       issue(ahead, stage);
       advance(ahead);
     }
     commit_copies();
-    stage = stage + 1 == kStages ? 0 : stage + 1;
+    stage = stage + 1 == stages ? 0 : stage + 1;
   }
   wait_copies<0>();
   __syncthreads();
@@ -481,8 +445,9 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
     return tree_over(first, V * kRows, p.segments, p.padded_segments) * scale;
   };
   if (!p.fused) {
-    for (int i = static_cast<int>(threadIdx.x); i < slots * count * kRows; i += static_cast<int>(blockDim.x)) {
-      const int row = i % kRows, slot = i / kRows % slots, n = i / (kRows * slots);
+    const int row = static_cast<int>(threadIdx.x) % kRows;
+    for (int i = static_cast<int>(threadIdx.x) / kRows; i < slots * count; i += static_cast<int>(blockDim.x) / kRows) {
+      const int n = slots == 1 ? i : i / slots, slot = i - n * slots;
       const int y_col = kRows * (tile0 + slot) + row;
       if (y_col >= p.rows) continue;
       float y = product(slot, n, row, 0);
@@ -511,7 +476,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
 }
 
 template <class T, int V>
-__global__ void __launch_bounds__(kMaxTileThreads, 2) tile_product_kernel(const TileProduct p) {
+__global__ void __launch_bounds__(kMaxTileThreads, 1) tile_product_kernel(const TileProduct p) {
   __shared__ std::int32_t act_row[8], out_row[8];
   const std::uint8_t* blob = nullptr;
   int expert = 0, count = p.width, tile_group = static_cast<int>(blockIdx.x), first = 0;
@@ -522,16 +487,16 @@ __global__ void __launch_bounds__(kMaxTileThreads, 2) tile_product_kernel(const 
     blob = job->blob;
     expert = job->expert;
     count = job->count;
-  } else {  // groups of rows side by side, so that the second one finds the tiles in the L2 cache
-    const int row_groups = (p.width + V - 1) / V;
-    first = tile_group % row_groups * V;
+  } else if (count > V) {  // groups of rows side by side, so that the second one finds the tiles in the L2 cache
+    const int row_groups = (count + V - 1) / V;
     tile_group /= row_groups;
-    count = min(V, p.width - first);
+    first = (static_cast<int>(blockIdx.x) - tile_group * row_groups) * V;
+    count = min(V, count - first);
   }
-  if (threadIdx.x < 8 && static_cast<int>(threadIdx.x) < count) {
-    const int pair = job != nullptr ? job->pair[threadIdx.x] : first + static_cast<int>(threadIdx.x);
-    out_row[threadIdx.x] = pair;
-    act_row[threadIdx.x] = pair / p.divide;
+  if (static_cast<int>(threadIdx.x) < count) {
+    const int i = static_cast<int>(threadIdx.x);
+    out_row[i] = job != nullptr ? job->pair[i] : first + i;
+    act_row[i] = job != nullptr && !p.by_pair ? job->row[i] : out_row[i];
   }
   __syncthreads();
   const int tile0 = tile_group * (p.fused ? 2 : p.slots);
@@ -543,10 +508,11 @@ __global__ void __launch_bounds__(kMaxTileThreads, 2) tile_product_kernel(const 
 
 template <class T>
 constexpr TileKernels tile_kernels_of() {
+  constexpr int kBytes = T::bytes(kSegmentBlocks);
   return {
       {&tile_product_kernel<T, 1>, &tile_product_kernel<T, 2>, &tile_product_kernel<T, 4>, &tile_product_kernel<T, 8>},
       &T::bytes,
-      kTileStages<T::bytes(kSegmentBlocks)>,
+      {kTileStages<2 * kBytes>, kTileStages<2 * kBytes>, kTileStages<kBytes>, kTileStages<kBytes>},
       4 * T::kTable};
 }
 

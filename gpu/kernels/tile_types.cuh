@@ -9,11 +9,12 @@
 //   kOctets      which columns a lane t = lane % 4 has: 4t.. and 16 + 4t.. (false), or 8t.. and 8t + 4.. (true)
 //   kTable       words of the look-up table (0: none; gpu/kernels/lattice.h)
 //   bytes(nb)    bytes of a segment of nb blocks
-//   Head(segment, nb, g)          what is worth decoding once per segment
+//   Head(segment, nb, l)          what is worth decoding once per segment, for the rows of lane l
 //   codes(block, g, t, table, a)  codes of block(segment, nb, b): a[0] row 2g, first four columns; a[1] row 2g + 1;
 //   a[2],
 //                                 a[3] the second four: the order of mma's A fragment
-//   d(head, segment, nb, b, g)    scales of the two rows; e(...) likewise; m(..., half), n(..., half) integers
+//   row_codes(block, r, table, c) all codes of row r: c[g] has columns 4g .. 4g + 3
+//   d(head, segment, nb, b, l)    scales of the rows of l; e(...) likewise; m(..., half), n(..., half) integers
 #pragma once
 
 #include <cuda_fp16.h>
@@ -41,9 +42,28 @@ __device__ __forceinline__ uint2 words(const std::uint8_t* p) {
 __device__ __forceinline__ std::uint32_t byte_pair(const std::uint8_t* p) {
   return *reinterpret_cast<const std::uint16_t*>(p);
 }
-__device__ __forceinline__ FloatPair halves(const std::uint8_t* p) {
-  const float2 v = __half22float2(*reinterpret_cast<const __half2*>(p));
+__device__ __forceinline__ FloatPair half_pair(std::uint32_t bits) {
+  const float2 v = __half22float2(*reinterpret_cast<const __half2*>(&bits));
   return {v.x, v.y};
+}
+
+// Which rows of a tile a lane reads, and its bytes, 16-bit words and 32-bit words in a field [16 rows]. A single row
+// fills the low part, and the x of a pair; y then means nothing.
+struct TwoRows {  // 2g and 2g + 1
+  int g;
+  __device__ __forceinline__ std::uint32_t bytes(const std::uint8_t* p) const { return byte_pair(p + 2 * g); }
+  __device__ __forceinline__ std::uint32_t shorts(const std::uint8_t* p) const { return word(p + 4 * g); }
+  __device__ __forceinline__ uint2 ints(const std::uint8_t* p) const { return words(p + 8 * g); }
+};
+struct OneRow {
+  int r;
+  __device__ __forceinline__ std::uint32_t bytes(const std::uint8_t* p) const { return p[r]; }
+  __device__ __forceinline__ std::uint32_t shorts(const std::uint8_t* p) const { return byte_pair(p + 2 * r); }
+  __device__ __forceinline__ uint2 ints(const std::uint8_t* p) const { return make_uint2(word(p + 4 * r), 0U); }
+};
+template <class Lane>
+__device__ __forceinline__ FloatPair halves(const Lane& l, const std::uint8_t* p) {
+  return half_pair(l.shorts(p));
 }
 // Byte i of the result is byte (nibble i of selector) of a, b; only the low four nibbles count. REQUIRES nibbles < 8.
 __device__ __forceinline__ std::uint32_t permute(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
@@ -114,10 +134,52 @@ __device__ __forceinline__ void plane4_table(const Table16& table, const std::ui
   lookup_nibbles(table, w.y, a[1], a[3]);
 }
 
+// The same for one row r: c[g] holds columns 4g .. 4g + 3 of the block.
+__device__ __forceinline__ void row_plane8(const std::uint8_t* p, int r, std::uint32_t* c) {
+#pragma unroll
+  for (int g = 0; g < 8; ++g) c[g] = word(p + 64 * g + 4 * r);
+}
+__device__ __forceinline__ void row_plane4(const std::uint8_t* p, int r, std::uint32_t* c) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    const std::uint32_t w = word(p + 64 * g + 4 * r);
+    c[g] = w & 0x0F0F0F0FU;
+    c[4 + g] = (w >> 4) & 0x0F0F0F0FU;
+  }
+}
+__device__ __forceinline__ std::uint32_t moved(std::uint32_t w, int left) {
+  return left >= 0 ? w << left : w >> -left;
+}
+// Adds the two bits of a P2 plane at bit Bit, or the bit of a P1 plane.
+template <int Bit>
+__device__ __forceinline__ void row_or_plane2(const std::uint8_t* p, int r, std::uint32_t* c) {
+  const std::uint32_t first = word(p + 4 * r), second = word(p + 64 + 4 * r);
+#pragma unroll
+  for (int g = 0; g < 4; ++g) {
+    c[g] |= moved(first, Bit - 2 * g) & (0x03030303U << Bit);
+    c[4 + g] |= moved(second, Bit - 2 * g) & (0x03030303U << Bit);
+  }
+}
+template <int Bit>
+__device__ __forceinline__ void row_or_plane1(const std::uint8_t* p, int r, std::uint32_t* c) {
+  const std::uint32_t w = word(p + 4 * r);
+#pragma unroll
+  for (int g = 0; g < 8; ++g) c[g] |= moved(w, Bit - g) & (kOnes << Bit);
+}
+__device__ __forceinline__ void clear(std::uint32_t* c) {
+#pragma unroll
+  for (int g = 0; g < 8; ++g) c[g] = 0;
+}
+__device__ __forceinline__ void row_plane4_table(const Table16& table, const std::uint8_t* p, int r, std::uint32_t* c) {
+#pragma unroll
+  for (int g = 0; g < 4; ++g) lookup_nibbles(table, word(p + 64 * g + 4 * r), c[g], c[4 + g]);
+}
+
 // ---- types with a scale per block of 32 -----------------------------------------------------------------------------
 
 struct NoHead {
-  __device__ __forceinline__ NoHead(const std::uint8_t*, int, int) {}
+  template <class Lane>
+  __device__ __forceinline__ NoHead(const std::uint8_t*, int, const Lane&) {}
 };
 
 // f16 d[nb] (and m[nb]), then codes.
@@ -131,11 +193,13 @@ struct SmallType {
   static __device__ __forceinline__ const std::uint8_t* block(const std::uint8_t* s, int nb, int b) {
     return s + kHeadBytes * nb + CodeBytes * b;
   }
-  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, int g) {
-    return halves(s + 32 * b + 4 * g);
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, const Lane& l) {
+    return halves(l, s + 32 * b);
   }
-  static __device__ __forceinline__ FloatPair e(const Head&, const std::uint8_t* s, int nb, int b, int g) {
-    return halves(s + 32 * (nb + b) + 4 * g);
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair e(const Head&, const std::uint8_t* s, int nb, int b, const Lane& l) {
+    return halves(l, s + 32 * (nb + b));
   }
 };
 
@@ -145,6 +209,10 @@ struct CardQ4 : SmallType<256, Offset, Offset ? 0 : 8> {
                                                std::uint32_t* a) {
     plane4(p, g, t, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4(p, r, c);
+  }
 };
 template <bool Offset>
 struct CardQ5 : SmallType<320, Offset, Offset ? 0 : 16> {
@@ -153,11 +221,20 @@ struct CardQ5 : SmallType<320, Offset, Offset ? 0 : 16> {
     plane4(p, g, t, a);
     or_plane1<4>(p + 256, g, t, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4(p, r, c);
+    row_or_plane1<4>(p + 256, r, c);
+  }
 };
 struct CardQ8_0 : SmallType<512, false, 0> {
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
     plane8(p, g, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane8(p, r, c);
   }
 };
 // kIq4Values of runtime/iq_grids.h.
@@ -168,6 +245,10 @@ struct CardIQ4_NL : SmallType<256, false, 0> {
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
     plane4_table(iq4_values(), p, g, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4_table(iq4_values(), p, r, c);
   }
 };
 // u8 e[nb]; codes are FP4 times two (kFp4Values).
@@ -180,13 +261,18 @@ struct CardMXFP4 : SmallType<256, false, 0> {
   static __device__ __forceinline__ float power(std::uint32_t e) {  // 2^(e - 128)
     return __uint_as_float(e < 2 ? 0x00200000U << e : (e - 1) << 23);
   }
-  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, int g) {
-    const std::uint32_t pair = byte_pair(s + 16 * b + 2 * g);
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, const Lane& l) {
+    const std::uint32_t pair = l.bytes(s + 16 * b);
     return {power(pair & 255U), power(pair >> 8)};
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
     plane4_table({{0x03020100U, 0x0C080604U, 0xFDFEFF00U, 0xF4F8FAFCU}}, p, g, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4_table({{0x03020100U, 0x0C080604U, 0xFDFEFF00U, 0xF4F8FAFCU}}, p, r, c);
   }
 };
 // f16 d[nb / 2], one per 64 columns.
@@ -196,12 +282,18 @@ struct CardQ2_0 : SmallType<128, false, 1> {
   static __device__ __forceinline__ const std::uint8_t* block(const std::uint8_t* s, int nb, int b) {
     return s + nb / 2 * 32 + 128 * b;
   }
-  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, int g) {
-    return halves(s + b / 2 * 32 + 4 * g);
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head&, const std::uint8_t* s, int, int b, const Lane& l) {
+    return halves(l, s + b / 2 * 32);
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
     plane2(p, g, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    clear(c);
+    row_or_plane2<0>(p, r, c);
   }
 };
 
@@ -219,13 +311,15 @@ struct WideType {
 };
 struct ScaleHead {
   FloatPair scale;
-  __device__ __forceinline__ ScaleHead(const std::uint8_t* s, int, int g) : scale(halves(s + 4 * g)) {}
+  template <class Lane>
+  __device__ __forceinline__ ScaleHead(const std::uint8_t* s, int, const Lane& l) : scale(halves(l, s)) {}
 };
 // f16 d, f16 dmin; the offset is -dmin.
 struct ScaleMinHead {
   FloatPair scale, minus_min;
-  __device__ __forceinline__ ScaleMinHead(const std::uint8_t* s, int, int g) : scale(halves(s + 4 * g)) {
-    const FloatPair min = halves(s + 32 + 4 * g);
+  template <class Lane>
+  __device__ __forceinline__ ScaleMinHead(const std::uint8_t* s, int, const Lane& l) : scale(halves(l, s)) {
+    const FloatPair min = halves(l, s + 32);
     minus_min = {-min.x, -min.y};
   }
 };
@@ -236,27 +330,38 @@ struct PairScaledType : WideType<256, CodeBytes> {
   static constexpr int kHalves = 1, kBias = 0;
   static constexpr bool kOffset = true;
   using Head = ScaleMinHead;
-  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
-  static __device__ __forceinline__ FloatPair e(const Head& h, const std::uint8_t*, int, int, int) {
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, const Lane&) {
+    return h.scale;
+  }
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair e(const Head& h, const std::uint8_t*, int, int, const Lane&) {
     return h.minus_min;
   }
-  static __device__ __forceinline__ std::uint32_t pair(const std::uint8_t* s, int i, int g) {
-    return byte_pair(s + 64 + 16 * i + 2 * g);
+  template <class Lane>
+  static __device__ __forceinline__ std::uint32_t pair(const std::uint8_t* s, int i, const Lane& l) {
+    return l.bytes(s + 64 + 16 * i);
   }
   // Both rows at once: bits 6 and 7 of a byte of scales move to bits 4 and 5.
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int) {
-    if (b < 4) return unsigned_bytes(pair(s, b, g) & 0x3F3FU);
-    return unsigned_bytes((pair(s, b + 4, g) & 0x0F0FU) | ((pair(s, b - 4, g) >> 2) & 0x3030U));
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int) {
+    if (b < 4) return unsigned_bytes(pair(s, b, l) & 0x3F3FU);
+    return unsigned_bytes((pair(s, b + 4, l) & 0x0F0FU) | ((pair(s, b - 4, l) >> 2) & 0x3030U));
   }
-  static __device__ __forceinline__ IntPair n(const Head&, const std::uint8_t* s, int, int b, int g, int) {
-    if (b < 4) return unsigned_bytes(pair(s, b + 4, g) & 0x3F3FU);
-    return unsigned_bytes(((pair(s, b + 4, g) >> 4) & 0x0F0FU) | ((pair(s, b, g) >> 2) & 0x3030U));
+  template <class Lane>
+  static __device__ __forceinline__ IntPair n(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int) {
+    if (b < 4) return unsigned_bytes(pair(s, b + 4, l) & 0x3F3FU);
+    return unsigned_bytes(((pair(s, b + 4, l) >> 4) & 0x0F0FU) | ((pair(s, b, l) >> 2) & 0x3030U));
   }
 };
 struct CardQ4_K : PairScaledType<256> {
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
     plane4(p, g, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4(p, r, c);
   }
 };
 struct CardQ5_K : PairScaledType<320> {
@@ -265,40 +370,61 @@ struct CardQ5_K : PairScaledType<320> {
     plane4(p, g, t, a);
     or_plane1<4>(p + 256, g, t, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4(p, r, c);
+    row_or_plane1<4>(p + 256, r, c);
+  }
 };
 
 struct CardQ2_K : WideType<320, 128> {
   static constexpr int kHalves = 2, kBias = 0;
   static constexpr bool kOffset = true;
   using Head = ScaleMinHead;
-  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
-  static __device__ __forceinline__ FloatPair e(const Head& h, const std::uint8_t*, int, int, int) {
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, const Lane&) {
+    return h.scale;
+  }
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair e(const Head& h, const std::uint8_t*, int, int, const Lane&) {
     return h.minus_min;
   }
-  static __device__ __forceinline__ std::uint32_t pair(const std::uint8_t* s, int b, int g, int half) {
-    return byte_pair(s + 64 + 16 * (2 * b + half) + 2 * g);
+  template <class Lane>
+  static __device__ __forceinline__ std::uint32_t pair(const std::uint8_t* s, int b, const Lane& l, int half) {
+    return l.bytes(s + 64 + 16 * (2 * b + half));
   }
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
-    return unsigned_bytes(pair(s, b, g, half) & 0x0F0FU);
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int half) {
+    return unsigned_bytes(pair(s, b, l, half) & 0x0F0FU);
   }
-  static __device__ __forceinline__ IntPair n(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
-    return unsigned_bytes((pair(s, b, g, half) >> 4) & 0x0F0FU);
+  template <class Lane>
+  static __device__ __forceinline__ IntPair n(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int half) {
+    return unsigned_bytes((pair(s, b, l, half) >> 4) & 0x0F0FU);
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
     plane2(p, g, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    clear(c);
+    row_or_plane2<0>(p, r, c);
   }
 };
 
 struct CardQ3_K : WideType<224, 192> {
   static constexpr int kHalves = 2, kBias = 4;
   using Head = ScaleHead;
-  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, const Lane&) {
+    return h.scale;
+  }
   // Scale k: four low bits in byte k mod 8, two high bits in byte 8 + k mod 4 at 2 (k div 4); minus 32.
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int half) {
     const int k = 2 * b + half;
-    const std::uint32_t low = (byte_pair(s + 32 + 16 * (k % 8) + 2 * g) >> (k < 8 ? 0 : 4)) & 0x0F0FU;
-    const std::uint32_t high = (byte_pair(s + 32 + 16 * (8 + k % 4) + 2 * g) >> (2 * (k / 4))) & 0x0303U;
+    const std::uint32_t low = (l.bytes(s + 32 + 16 * (k % 8)) >> (k < 8 ? 0 : 4)) & 0x0F0FU;
+    const std::uint32_t high = (l.bytes(s + 32 + 16 * (8 + k % 4)) >> (2 * (k / 4))) & 0x0303U;
     const IntPair both = unsigned_bytes(low | high << 4);
     return {both.x - 32, both.y - 32};
   }
@@ -307,14 +433,24 @@ struct CardQ3_K : WideType<224, 192> {
     plane2(p, g, t, a);
     or_plane1<2>(p + 128, g, t, a);
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    clear(c);
+    row_or_plane2<0>(p, r, c);
+    row_or_plane1<2>(p + 128, r, c);
+  }
 };
 
 struct CardQ6_K : WideType<288, 384> {
   static constexpr int kHalves = 2, kBias = 32;
   using Head = ScaleHead;
-  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int half) {
-    return signed_bytes(byte_pair(s + 32 + 16 * (2 * b + half) + 2 * g));
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, const Lane&) {
+    return h.scale;
+  }
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int half) {
+    return signed_bytes(l.bytes(s + 32 + 16 * (2 * b + half)));
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
@@ -324,21 +460,34 @@ struct CardQ6_K : WideType<288, 384> {
 #pragma unroll
     for (int i = 0; i < 4; ++i) a[i] |= high[i] << 4;
   }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4(p, r, c);
+    row_or_plane2<4>(p + 256, r, c);
+  }
 };
 
 struct CardIQ4_XS : WideType<128, 256> {
   static constexpr int kHalves = 1, kBias = 0;
   using Head = ScaleHead;
-  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, int) { return h.scale; }
-  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, int g, int) {
-    const std::uint32_t high = word(s + 32 + 4 * g) >> (2 * b);  // two bits of either row
-    const std::uint32_t low = (byte_pair(s + 64 + 16 * (b / 2) + 2 * g) >> (4 * (b % 2))) & 0x0F0FU;
+  template <class Lane>
+  static __device__ __forceinline__ FloatPair d(const Head& h, const std::uint8_t*, int, int, const Lane&) {
+    return h.scale;
+  }
+  template <class Lane>
+  static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int) {
+    const std::uint32_t high = l.shorts(s + 32) >> (2 * b);  // two bits of either row
+    const std::uint32_t low = (l.bytes(s + 64 + 16 * (b / 2)) >> (4 * (b % 2))) & 0x0F0FU;
     const IntPair both = unsigned_bytes(low | (high & 3U) << 4 | ((high >> 16) & 3U) << 12);
     return {both.x - 32, both.y - 32};
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t*,
                                                std::uint32_t* a) {
     plane4_table(iq4_values(), p, g, t, a);
+  }
+  static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
+                                                   std::uint32_t* c) {
+    row_plane4_table(iq4_values(), p, r, c);
   }
 };
 

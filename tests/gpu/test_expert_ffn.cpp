@@ -64,7 +64,7 @@ TEST_F(GpuExperts, EveryHitIsInOneJob) {
             for (ExpertJob& other : expected)
               if (other.expert == c.expert[i]) job = &other;
             if (job == nullptr || job->count == per_job) {
-              expected.push_back({c.slots[static_cast<std::size_t>(c.expert[i])], c.expert[i], 0, {}});
+              expected.push_back({c.slots[static_cast<std::size_t>(c.expert[i])], c.expert[i], 0, {}, {}});
               job = &expected.back();
             }
             job->pair[job->count++] = static_cast<std::int32_t>(i);
@@ -74,7 +74,10 @@ TEST_F(GpuExperts, EveryHitIsInOneJob) {
             ASSERT_EQ(list[j].expert, expected[j].expert) << j;
             ASSERT_EQ(list[j].blob, expected[j].blob) << j;
             ASSERT_EQ(list[j].count, expected[j].count) << j;
-            for (int k = 0; k < expected[j].count; ++k) ASSERT_EQ(list[j].pair[k], expected[j].pair[k]) << j;
+            for (int k = 0; k < expected[j].count; ++k) {
+              ASSERT_EQ(list[j].pair[k], expected[j].pair[k]) << j;
+              ASSERT_EQ(list[j].row[k], expected[j].pair[k] / static_cast<std::int32_t>(used)) << j;
+            }
           }
         }
 }
