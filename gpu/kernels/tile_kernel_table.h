@@ -35,7 +35,7 @@ struct TileProduct {
   const float* expert_scale[2];  // by expert, times scale; or null
   int rows, tiles, blocks, segments, padded_segments;
   int units;                   // of a row: segments, taken together
-  int stage_bytes;             // of the ring
+  int stages, stage_bytes;     // of the ring
   int warp_bytes;              // ring and activations of a warp
   const std::uint32_t* table;  // of a lattice type
   // Activations and who uses them: rows 0 .. width - 1 of x, or those of jobs (by_pair: x has a row per pair).

@@ -1,6 +1,9 @@
 #include "gpu/kernels/tile_product.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
+#include <tuple>
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/lattice.h"
@@ -13,10 +16,7 @@ namespace tandem {
 namespace {
 
 constexpr int kMaxWarps = kMaxTileThreads / 32;
-constexpr int kFewWarps = 12;           // more only where the warps have several tiles each to begin with
-constexpr int kWarpBudget = 76 * 1024;  // rings and activations of a block
-constexpr int kPartBudget = 20 * 1024;  // for sums of segments, beyond one tile per group
-constexpr int kMaxShared = 98 * 1024;   // sm_86 and sm_89 give a block 99 KB
+constexpr int kMaxShared = 98 * 1024;  // sm_86 and sm_89 give a block 99 KB
 constexpr std::size_t kMaxCols = 32 * 1024;
 
 constexpr DType kTypes[] = {DType::Q4_0,   DType::Q4_1,  DType::Q5_0,    DType::Q5_1,   DType::Q8_0,  DType::Q2_0,
@@ -43,6 +43,76 @@ constexpr int divide_up(int a, int b) {
 int kernel_for(int rows, TileRoute route) {
   if (route != TileRoute::kMma && rows <= 2) return rows - 1;
   return rows <= 4 ? 2 : 3;
+}
+
+// Segments of a unit, and shared memory of its activations.
+int together(int index) {
+  return index < 2 ? kSegmentsTogether<1> : kSegmentsTogether<8>;
+}
+int activation_bytes(int index) {
+  constexpr int kBytes[] = {kTileActivationBytes<1>, kTileActivationBytes<2>, kTileActivationBytes<4>,
+                            kTileActivationBytes<8>};
+  return together(index) * kBytes[index];
+}
+
+// How the work is cut: warps per block, groups of them that share the units of a row, tiles per block, stages per warp.
+struct Cut {
+  int warps, groups, slots, stages, warp_bytes, shared;
+};
+
+// The cut with the least estimated time, in the time of one unit of a warp: waves of blocks, each of which takes about
+// two units to start and to end, and the units of a warp one after the other (twice that where the next unit is not on
+// its way meanwhile). Measured on an H200: an empty block's 2 us against 1 us for a unit.
+Cut best_cut(const TileKernels& kernels, int index, const TileProduct& p, int copies) {
+  const int part_of_tile = p.segments * (1 << index) * 64, activations = activation_bytes(index);
+  const auto* kernel = reinterpret_cast<const void*>(kernels.kernel[index]);
+  Cut best{};
+  double least = 0;
+  for (int groups = 1; groups <= (p.fused ? 4 : std::min(8, p.tiles)); ++groups) {
+    if (p.fused && groups == 3) continue;
+    for (int rounds = 1; rounds <= p.units; ++rounds) {  // units of a row per warp
+      if (rounds > 1 && groups > 1) break;
+      const int warps = groups * divide_up(p.units, rounds);
+      if (warps > kMaxWarps || (rounds > 1 && divide_up(p.units, rounds - 1) == warps)) continue;
+      for (int tiles = 1; tiles <= 8; ++tiles) {  // per warp
+        const int slots = p.fused ? 4 : groups * tiles, per_warp = (p.fused ? 4 / groups : tiles) * rounds;
+        if ((p.fused || slots > p.tiles + groups) && tiles > 1) break;
+        for (int stages = 1; stages <= std::min(kernels.stages[index], per_warp); ++stages) {
+          const int warp_bytes = stages * p.stage_bytes + (rounds > 1 ? 2 : 1) * activations;
+          const int shared = warps * warp_bytes + kernels.table_bytes + slots * part_of_tile;
+          if (shared > kMaxShared) break;
+          int resident = 0;
+          CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident, kernel, 32 * warps,
+                                                                   static_cast<std::size_t>(shared)));
+          if (resident == 0) break;
+          const int blocks = (p.fused ? p.tiles / 2 : divide_up(p.tiles, slots)) * copies;
+          const int waves = divide_up(blocks, resident * processors());
+          const double units = stages == 1 ? 2.0 * per_warp - 1.0 : per_warp;
+          const double time = waves * (2.0 + units);
+          if (best.warps == 0 || time < least) {
+            least = time;
+            best = {warps, groups, slots, stages, warp_bytes, shared};
+          }
+        }
+      }
+    }
+  }
+  CHECK(best.warps > 0, "{} columns: no cut fits the shared memory", 32 * p.blocks);
+  return best;
+}
+
+// Remembered by what it depends on: asking the driver takes longer than a launch.
+Cut cut_for(DType type, int index, const TileProduct& p, int copies) {
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  using Key = std::tuple<int, DType, int, int, int, bool, int>;
+  static std::mutex mutex;
+  static std::map<Key, Cut> known;
+  const Key key{device, type, index, p.tiles, p.blocks, p.fused, copies};
+  const std::lock_guard lock(mutex);
+  const auto found = known.find(key);
+  if (found != known.end()) return found->second;
+  return known.emplace(key, best_cut(tile_kernels(type), index, p, copies)).first->second;
 }
 
 }  // namespace
@@ -85,48 +155,18 @@ TileProduct tile_product(DType type, std::size_t rows, std::size_t cols) {
 
 void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, cudaStream_t stream) {
   const TileKernels& kernels = tile_kernels(type);
-  const int index = kernel_for(p.width, route), most_rows = 1 << index;
-  constexpr int kActivations[] = {kTileActivationBytes<1>, kTileActivationBytes<2>, kTileActivationBytes<4>,
-                                  kTileActivationBytes<8>};
-  const int together = index < 2 ? kSegmentsTogether<1> : kSegmentsTogether<8>;
-  p.units = divide_up(p.segments, together);
-  p.stage_bytes = std::min(together, p.segments) * kernels.segment_bytes(std::min(8, p.blocks));
-  const int ring = kernels.stages[index] * p.stage_bytes, activations = together * kActivations[index];
-  const int part_of_tile = p.segments * most_rows * 64;
-  const int budget = std::min(kWarpBudget, kMaxShared - kernels.table_bytes - (p.fused ? 4 : 1) * part_of_tile);
-  const auto fit = [&](int buffers) { return std::clamp(budget / (ring + buffers * activations), 1, kMaxWarps); };
-  // Warps: one per unit of segments; several groups of them where a row has few units, several rounds where it has
-  // many.
-  int warps, buffers = 1;
-  p.groups = 1;
-  if (p.units <= std::min(kFewWarps, fit(1))) {
-    const int room = std::min(fit(1), p.fused ? kMaxWarps : kFewWarps) / p.units;
-    const int most_groups = std::min(p.fused ? 4 : p.tiles, room);
-    p.groups = p.fused && most_groups == 3 ? 2 : std::clamp(most_groups, 1, 8);
-    warps = p.groups * p.units;
-  } else {
-    buffers = 2;
-    warps = divide_up(p.units, divide_up(p.units, std::min(kFewWarps, fit(2))));
-  }
-  p.warp_bytes = ring + buffers * activations;
-  const int row_groups = p.jobs != nullptr ? 1 : divide_up(p.width, most_rows);
-  const auto shared_bytes = [&] { return warps * p.warp_bytes + kernels.table_bytes + p.slots * part_of_tile; };
-  // As many tiles per block as make one wave of blocks, so that no block starts late: the ring hides what a start
-  // costs.
-  p.slots = p.fused ? 4 : p.groups;
-  if (!p.fused) {
-    int resident = 0;
-    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident,
-                                                             reinterpret_cast<const void*>(kernels.kernel[index]),
-                                                             32 * warps, static_cast<std::size_t>(shared_bytes())));
-    const int wave = std::max(1, resident) * processors();
-    while ((p.slots + p.groups) * part_of_tile <= kPartBudget && divide_up(p.tiles, p.slots) * row_groups * jobs > wave)
-      p.slots += p.groups;
-  }
-  CHECK(shared_bytes() <= kMaxShared, "{} bytes of shared memory", shared_bytes());
+  const int index = kernel_for(p.width, route);
+  p.units = divide_up(p.segments, together(index));
+  p.stage_bytes = std::min(together(index), p.segments) * kernels.segment_bytes(std::min(8, p.blocks));
+  const int row_groups = p.jobs != nullptr ? 1 : divide_up(p.width, 1 << index);
+  const Cut cut = cut_for(type, index, p, row_groups * jobs);
+  p.groups = cut.groups;
+  p.slots = cut.slots;
+  p.stages = cut.stages;
+  p.warp_bytes = cut.warp_bytes;
   const int tile_groups = p.fused ? p.tiles / 2 : divide_up(p.tiles, p.slots);
   const dim3 grid(static_cast<unsigned>(tile_groups * row_groups), static_cast<unsigned>(jobs));
-  kernels.kernel[index]<<<grid, static_cast<unsigned>(32 * warps), static_cast<std::size_t>(shared_bytes()), stream>>>(
+  kernels.kernel[index]<<<grid, static_cast<unsigned>(32 * cut.warps), static_cast<std::size_t>(cut.shared), stream>>>(
       p);
   CUDA_CHECK_LAUNCH();
 }

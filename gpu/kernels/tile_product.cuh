@@ -58,6 +58,19 @@ template <int Pending>
 __device__ __forceinline__ void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }
+// Waits until the oldest of `stages` <= 4 groups of copies has arrived.
+__device__ __forceinline__ void wait_for_stage(int stages) {
+  switch (stages) {
+    case 1:
+      return wait_copies<0>();
+    case 2:
+      return wait_copies<1>();
+    case 3:
+      return wait_copies<2>();
+    default:
+      return wait_copies<3>();
+  }
+}
 __device__ __forceinline__ float small_int(int v) {  // |v| < 2^22, without the slow conversion
   return __int_as_float(kMagic + v) - kMagicFloat;
 }
@@ -355,7 +368,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
   const int warps = static_cast<int>(blockDim.x) / 32, warp = static_cast<int>(threadIdx.x) / 32;
   const int lane = static_cast<int>(threadIdx.x) % 32;
   std::uint8_t* const ring = shared + warp * p.warp_bytes;
-  std::uint8_t* const acts = ring + kStages * p.stage_bytes;
+  std::uint8_t* const acts = ring + p.stages * p.stage_bytes;
   auto* const table = reinterpret_cast<std::uint32_t*>(shared + warps * p.warp_bytes);
   auto* const part = reinterpret_cast<float*>(shared + warps * p.warp_bytes + 4 * T::kTable);
 
@@ -395,7 +408,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
   // A segment's activations are copied with its first tile, to one of two buffers: so the copies may be ahead by the
   // tiles that share a segment, and by one.
   const bool deep = slots - slot0 > (kStages - 2) * p.groups;
-  const int stages = deep ? kStages : 2;
+  const int stages = deep ? p.stages : min(p.stages, 2);
   Cursor ahead{unit0, slot0, 0};
   for (int i = 0; i < stages; ++i) {
     if (valid(ahead)) {
@@ -410,10 +423,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
   }
   int stage = 0;
   for (Cursor c{unit0, slot0, 0}; valid(c); advance(c)) {
-    if (deep)
-      wait_copies<kStages - 1>();
-    else
-      wait_copies<1>();
+    wait_for_stage(stages);
     __syncwarp();
     const int first = kTogether * c.unit;
     float* const result = part + (c.slot * p.segments + first) * (V * kRows);
