@@ -4,6 +4,8 @@
 // A time is that of a CUDA graph of `kRepeat` launches divided by kRepeat: what
 // the kernel adds to a captured pass, launch gap included. There is a set of arguments per launch, so that a state or a
 // weight comes from memory and not from the L2 cache, as in a pass over 48 layers.
+//
+//   bench_gpu_float [NAME]   only the lines that contain NAME
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "gpu/cuda_check.h"
@@ -133,7 +136,8 @@ DeviceBuffer<std::int32_t> scalar(std::int32_t value) {
   return buffer;
 }
 
-void run() {
+// Only the lines whose name contains `wanted`.
+void run(const std::string& wanted) {
   CUDA_CHECK(cudaStreamCreate(&stream));
   Memory memory(std::size_t{900} << 20);
   constexpr std::size_t kCopy = std::size_t{256} << 20;
@@ -147,7 +151,9 @@ void run() {
              "w=16");
 
   const DeviceBuffer<std::int32_t> bad = scalar(std::numeric_limits<std::int32_t>::max());
-  const auto line = [&](std::string name, double bytes, auto make) { print({std::move(name), bytes, make}, memory); };
+  const auto line = [&](std::string name, double bytes, auto make) {
+    if (name.find(wanted) != std::string::npos) print({std::move(name), bytes, make}, memory);
+  };
 
   line("empty: add2 of one column", 0, [&](std::size_t) {
     const DeviceRows x = memory.rows(1, 1);
@@ -376,13 +382,13 @@ void run() {
 }  // namespace
 }  // namespace tandem
 
-int main() {
+int main(int argc, char** argv) {
   alarm(90);  // a kernel that hangs must not hold the machine
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) {
     fmt::print(stderr, "bench_gpu_float: no CUDA device\n");
     return 2;
   }
-  tandem::run();
+  tandem::run(argc > 1 ? argv[1] : "");
   return 0;
 }

@@ -14,7 +14,8 @@ namespace {
 constexpr unsigned kEntries = kKeySegment;  // list entries of a segment
 constexpr unsigned kMaxGroups = 64;         // groups of segments that one list is cut into at most
 constexpr unsigned kScoreWarps = 8;
-constexpr unsigned kBatch = 4;  // keys in flight in a warp
+constexpr unsigned kBatch = 4;            // keys in flight in a warp
+constexpr unsigned kValuesInFlight = 32;  // in a thread
 
 __device__ float widen(float v) {
   return v;
@@ -44,13 +45,6 @@ struct StoreBody {
   }
 };
 
-// A list is cut into at most kMaxGroups groups of a power of two of segments, so that a group's sum is a node of the
-// tree over all segments. The grid has as many as the longest list needs.
-unsigned most_groups(std::size_t longest) {
-  const std::size_t segments = (longest + kEntries - 1) / kEntries;
-  return static_cast<unsigned>(segments < kMaxGroups ? segments : kMaxGroups);
-}
-
 struct Args {
   const float* q;
   std::size_t q_stride;
@@ -73,7 +67,7 @@ struct Args {
   float* value_sum;
 
   __device__ unsigned entries(unsigned r) const { return min(static_cast<unsigned>(count[r]), longest); }
-  // Segments of one group of a list.
+  // Segments of one group of a list: a power of two, so that a group's sum is a node of the tree over all of them.
   __device__ static unsigned group_segments(unsigned entries) {
     const unsigned segments = (entries + kEntries - 1) / kEntries;
     unsigned size = 1;
@@ -106,7 +100,7 @@ struct Place {
 };
 
 __host__ __device__ constexpr unsigned padded_heads(unsigned heads) {
-  return heads <= 1 ? 1 : heads <= 2 ? 2 : heads <= 4 ? 4 : 8;
+  return heads <= 1 ? 1 : heads <= 2 ? 2 : heads <= 4 ? 4 : heads <= 8 ? 8 : 16;
 }
 
 template <typename T, unsigned kHeads>
@@ -176,7 +170,7 @@ __global__ void __launch_bounds__(kScoreWarps* kWarp) score_kernel(const __grid_
 
 // Sums node by node of the tree while the segments come one after the other: a binary counter, whose bit k holds the
 // sum of 2^k segments. In local memory: it is touched once per segment, and registers are short.
-constexpr unsigned kGroupLevels = 8;  // 128 segments of a group at most
+constexpr unsigned kGroupLevels = 11;  // 1024 segments of a group at most
 struct Counter {
   float level[kGroupLevels];
   // `index` segments came before.
@@ -206,8 +200,8 @@ struct Counter {
 
 // blockDim = dim rounded up to warps, and one warp more, whose lanes sum the weights of a head each.
 template <typename T, unsigned kHeads>
-__global__ void __launch_bounds__(kSegment + kWarp, 2) sum_kernel(const __grid_constant__ Args a) {
-  __shared__ float weight[kEntries][kHeads];
+__global__ void __launch_bounds__(kSegment + kWarp) sum_kernel(const __grid_constant__ Args a) {
+  __shared__ alignas(16) float weight[kEntries][padded_heads(kHeads)];
   __shared__ std::int32_t position[kEntries];
   __shared__ float top[kHeads];
   const Place<kHeads> at(a);
@@ -234,6 +228,14 @@ __global__ void __launch_bounds__(kSegment + kWarp, 2) sum_kernel(const __grid_c
     __syncthreads();
     for (unsigned i = threadIdx.x; i < n; i += blockDim.x)
       position[i] = a.positions[at.row * a.list_stride + first + i];
+    __syncthreads();
+    T raw[kValuesInFlight];
+    const auto read = [&](unsigned batch) {
+#pragma unroll
+      for (unsigned i = 0; i < kValuesInFlight; ++i)
+        if (batch + i < n) raw[i] = values[static_cast<std::size_t>(position[batch + i]) * width];
+    };
+    if (column) read(0);  // on their way while the weights are made
     for (unsigned i = threadIdx.x; i < n * kHeads; i += blockDim.x) {
       const unsigned h = i / n, entry = i % n;
       weight[entry][h] = exp_c(a.score_row(at.row, at.first_head + h)[first + entry] - top[h]);
@@ -241,11 +243,15 @@ __global__ void __launch_bounds__(kSegment + kWarp, 2) sum_kernel(const __grid_c
     __syncthreads();
     if (column) {
       float acc[kHeads] = {};
-#pragma unroll 8
-      for (unsigned i = 0; i < n; ++i) {
-        const float v = widen(values[static_cast<std::size_t>(position[i]) * width]);
+      for (unsigned batch = 0; batch < n; batch += kValuesInFlight) {
+        if (batch > 0) read(batch);
 #pragma unroll
-        for (unsigned h = 0; h < kHeads; ++h) acc[h] = __fmaf_rn(weight[i][h], v, acc[h]);
+        for (unsigned i = 0; i < kValuesInFlight; ++i)
+          if (batch + i < n) {
+            const float v = widen(raw[i]);
+#pragma unroll
+            for (unsigned h = 0; h < kHeads; ++h) acc[h] = __fmaf_rn(weight[batch + i][h], v, acc[h]);
+          }
       }
 #pragma unroll
       for (unsigned h = 0; h < kHeads; ++h) sums[h].add(s, acc[h]);
@@ -282,28 +288,29 @@ __global__ void combine_kernel(const __grid_constant__ Args a) {
   a.out[r * a.out_stride + std::size_t{head} * a.dim + j] = (sum / total) * sigmoid_c(gate);
 }
 
-template <typename T, unsigned kHeads>
+// Scores with kHeads query heads of a kv head per block, sums with kSumHeads.
+template <typename T, unsigned kHeads, unsigned kSumHeads>
 void launch_parts(const Args& a, unsigned rows, DeviceStream stream) {
-  const dim3 grid(a.groups, a.heads / kHeads, rows);
-  score_kernel<T, kHeads><<<grid, kScoreWarps * kWarp, 0, stream>>>(a);
+  score_kernel<T, kHeads><<<dim3(a.groups, a.heads / kHeads, rows), kScoreWarps * kWarp, 0, stream>>>(a);
   CUDA_CHECK_LAUNCH();
   const unsigned columns = (a.dim + kWarp - 1) / kWarp * kWarp;
-  sum_kernel<T, kHeads><<<grid, columns + kWarp, 0, stream>>>(a);
+  sum_kernel<T, kSumHeads><<<dim3(a.groups, a.heads / kSumHeads, rows), columns + kWarp, 0, stream>>>(a);
   CUDA_CHECK_LAUNCH();
 }
 
 template <typename T>
 void launch_attention(const Args& a, unsigned rows, DeviceStream stream) {
-  if (a.per_kv % 6 == 0)
-    launch_parts<T, 6>(a, rows, stream);
+  // All heads of a kv head read a value once; with few rows the card is filled by halves.
+  if (a.per_kv == 12 && rows > 1)
+    launch_parts<T, 6, 12>(a, rows, stream);
+  else if (a.per_kv % 6 == 0)
+    launch_parts<T, 6, 6>(a, rows, stream);
   else if (a.per_kv % 4 == 0)
-    launch_parts<T, 4>(a, rows, stream);
-  else if (a.per_kv % 3 == 0)
-    launch_parts<T, 3>(a, rows, stream);
+    launch_parts<T, 4, 4>(a, rows, stream);
   else if (a.per_kv % 2 == 0)
-    launch_parts<T, 2>(a, rows, stream);
+    launch_parts<T, 2, 2>(a, rows, stream);
   else
-    launch_parts<T, 1>(a, rows, stream);
+    launch_parts<T, 1, 1>(a, rows, stream);
   combine_kernel<<<dim3(a.heads, rows), (a.dim + kWarp - 1) / kWarp * kWarp, 0, stream>>>(a);
   CUDA_CHECK_LAUNCH();
 }
@@ -324,8 +331,7 @@ void kv_store(const DeviceKv& kv, DeviceCount position, ConstDeviceRows k, Const
 }
 
 std::size_t attention_bytes(std::size_t rows, std::size_t heads, std::size_t head_dim, std::size_t longest) {
-  const std::size_t groups = most_groups(longest);
-  return rows * heads * (longest + groups * (head_dim + 2)) * sizeof(float);
+  return rows * heads * (longest + kMaxGroups * (head_dim + 2)) * sizeof(float);
 }
 
 void attention(ConstDeviceRows q, const DeviceKv& kv, const DeviceLists& lists, std::size_t longest, float scale,
@@ -336,7 +342,8 @@ void attention(ConstDeviceRows q, const DeviceKv& kv, const DeviceLists& lists, 
                dim, kv.kv_heads, q.rows, q.cols, out.cols, lists.rows, lists.stride, longest);
   if (q.rows == 0) return;
   const std::size_t heads = q.cols / dim, rows = q.rows;
-  const unsigned groups = most_groups(longest);
+  const std::size_t segments = (longest + kEntries - 1) / kEntries;
+  const unsigned groups = segments < kMaxGroups ? static_cast<unsigned>(segments) : kMaxGroups;
   LAUNCH_CHECK(longest <= std::size_t{kMaxGroups} * kEntries << (kGroupLevels - 1), longest);
   const auto narrowed = [](std::size_t n) { return static_cast<unsigned>(n); };
   auto* scores = static_cast<float*>(work);

@@ -25,6 +25,7 @@ struct MixBody {
     const float* n = normed.data + r * normed.stride + j;
     const float* g = gate.data + r * gate.stride + j;
     float sum = 0.0F;
+#pragma unroll 4
     for (unsigned s = 0; s < streams; ++s)
       sum = __fmaf_rn(sigmoid_c(g[std::size_t{s} * d]), n[std::size_t{s} * d], sum);
     mixed.data[r * mixed.stride + j] = sum / static_cast<float>(streams);

@@ -29,19 +29,21 @@ struct ProductArgs {
   float scale;
   const float* x;
   std::size_t x_stride;
-  unsigned rows;  // of x, at most kRows
+  unsigned rows;  // of x
   float* y;
   std::size_t y_stride;
 };
 
 constexpr unsigned kMaxWarps = 16;
 
-// kRows rows of x times kOut rows of W. Dynamic shared memory: [kOut * kRows][segments][32].
+// A block: kRows rows of x (those of group blockIdx.y) times kOut rows of W. Where there are fewer, the last one is
+// computed again and not written. Dynamic shared memory: [kOut * kRows][segments][32].
 template <typename T, unsigned kRows, unsigned kOut>
 __global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const ProductArgs<T> a) {
   extern __shared__ float lanes[];
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
-  const unsigned segments = (a.cols + kSegment - 1) / kSegment, first_out = blockIdx.x * kOut;
+  const unsigned segments = (a.cols + kSegment - 1) / kSegment;
+  const unsigned first_out = blockIdx.x * kOut, first_row = blockIdx.y * kRows;
   for (unsigned s = warp; s < segments; s += warps) {
     const unsigned first = s * kSegment + lane;
     T raw[kOut][kSegmentSteps];
@@ -54,11 +56,13 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const Product
     }
 #pragma unroll
     for (unsigned r = 0; r < kRows; ++r) {
-      if (r >= a.rows) break;
-      const float* x = a.x + r * a.x_stride;
+      // With four rows of W in registers, those of x come one by one: together they would cost loads in flight.
+      if (kOut == 4 && first_row + r >= a.rows) break;
+      const float* x = a.x + min(first_row + r, a.rows - 1) * a.x_stride;
       float v[kSegmentSteps];
 #pragma unroll
-      for (unsigned k = 0; k < kSegmentSteps; ++k) v[k] = first + k * kLanes < a.cols ? x[first + k * kLanes] : 0.0F;
+      for (unsigned k = 0; k < kSegmentSteps; ++k)
+        if (first + k * kLanes < a.cols) v[k] = x[first + k * kLanes];
 #pragma unroll
       for (unsigned o = 0; o < kOut; ++o) {
         float acc = 0.0F;
@@ -71,50 +75,47 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const Product
   }
   __syncthreads();
   for (unsigned i = warp; i < kOut * kRows; i += warps) {
-    const unsigned o = i / kRows, r = i % kRows;
-    if (r >= a.rows || first_out + o >= a.n) continue;
+    const unsigned out = first_out + i / kRows, row = first_row + i % kRows;
+    if (row >= a.rows || out >= a.n) continue;
     const float dot = warp_tree(strided_tree(lanes + i * segments * kWarp + lane, kWarp, segments));
-    if (lane == 0) a.y[r * a.y_stride + first_out + o] = dot * a.scale;
+    if (lane == 0) a.y[row * a.y_stride + out] = dot * a.scale;
   }
 }
 
 template <typename T, unsigned kRows, unsigned kOut>
-void launch_product(const ProductArgs<T>& args, unsigned segments, DeviceStream stream) {
+void launch_product(const ProductArgs<T>& args, DeviceStream stream) {
+  const unsigned segments = (args.cols + kSegment - 1) / kSegment;
   const unsigned rounds = (segments + kMaxWarps - 1) / kMaxWarps, warps = (segments + rounds - 1) / rounds;
   const std::size_t shared = std::size_t{kOut * kRows} * segments * kWarp * sizeof(float);
-  product_kernel<T, kRows, kOut><<<(args.n + kOut - 1) / kOut, warps * kWarp, shared, stream>>>(args);
+  const dim3 grid((args.n + kOut - 1) / kOut, (args.rows + kRows - 1) / kRows);
+  product_kernel<T, kRows, kOut><<<grid, warps * kWarp, shared, stream>>>(args);
   CUDA_CHECK_LAUNCH();
 }
 
-// Rows of W that share a reading of x, where there are enough of them to fill the card.
-constexpr std::size_t kSharedOut = 4;
-constexpr std::size_t kManyRows = 2048;
 constexpr std::size_t kSharedBytes = 48 * 1024;
+constexpr std::size_t kManyRows = 2048;  // of W: enough for blocks of four
+constexpr std::size_t kFullCard = 512;   // blocks that keep a card busy
 
+// Rows of x per block: up to four, so that W is read rarely, but not so many that the card is half empty; W comes from
+// the L2 cache when it is read again. Eight would take the registers that keep loads in flight (2.4 times the time).
 template <typename T>
-void product(ProductArgs<T> args, std::size_t rows, DeviceStream stream) {
-  const unsigned segments = (args.cols + kSegment - 1) / kSegment;
+void product(const ProductArgs<T>& args, DeviceStream stream) {
+  const std::size_t segments = (args.cols + kSegment - 1) / kSegment, rows = args.rows;
   const std::size_t fit = kSharedBytes / (segments * kWarp * sizeof(float));  // results that fit, at least 6
-  while (rows > 0) {
-    const std::size_t most = fit >= 16 ? 16 : fit >= 8 ? 8 : 4;
-    const std::size_t group = rows < most ? rows : most;
-    args.rows = static_cast<unsigned>(group);
-    const bool many = args.n >= kManyRows && group <= 4 && group * kSharedOut <= fit;
-    if (group == 1)
-      many ? launch_product<T, 1, 4>(args, segments, stream) : launch_product<T, 1, 1>(args, segments, stream);
-    else if (group == 2)
-      many ? launch_product<T, 2, 4>(args, segments, stream) : launch_product<T, 2, 1>(args, segments, stream);
-    else if (group <= 4)
-      many&& fit >= 16 ? launch_product<T, 4, 4>(args, segments, stream)
-                       : launch_product<T, 4, 1>(args, segments, stream);
-    else if (group <= 8)
-      launch_product<T, 8, 1>(args, segments, stream);
-    else
-      launch_product<T, 16, 1>(args, segments, stream);
-    args.x += group * args.x_stride;
-    args.y += group * args.y_stride;
-    rows -= group;
-  }
+  const auto suits = [&](std::size_t group) {
+    return group < 2 * rows && args.n * ((rows + group - 1) / group) >= kFullCard;
+  };
+  const bool many = args.n >= kManyRows;
+  if (suits(4) && many && fit >= 16)
+    launch_product<T, 4, 4>(args, stream);
+  else if (suits(4) && rows > 4 && fit >= 8)
+    launch_product<T, 4, 2>(args, stream);
+  else if (suits(4))
+    launch_product<T, 4, 1>(args, stream);
+  else if (suits(2))
+    many&& fit >= 8 ? launch_product<T, 2, 4>(args, stream) : launch_product<T, 2, 1>(args, stream);
+  else
+    many ? launch_product<T, 1, 4>(args, stream) : launch_product<T, 1, 1>(args, stream);
 }
 
 template <typename T>
@@ -150,10 +151,11 @@ void float_matmul(FloatType type, const void* weights, std::size_t n, float scal
                   DeviceStream stream) {
   LAUNCH_CHECK(n > 0 && x.cols > 0 && x.cols <= kMaxSegments * kSegment && y.cols == n && y.rows == x.rows, n, x.rows,
                x.cols, y.rows, y.cols);
+  if (x.rows == 0) return;
   for_type(type, [&]<typename T>(T) {
     product(ProductArgs<T>{static_cast<const T*>(weights), static_cast<unsigned>(n), static_cast<unsigned>(x.cols),
-                           scale, x.data, x.stride, 0, y.data, y.stride},
-            x.rows, stream);
+                           scale, x.data, x.stride, static_cast<unsigned>(x.rows), y.data, y.stride},
+            stream);
   });
 }
 

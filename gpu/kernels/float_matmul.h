@@ -1,9 +1,9 @@
 // Ops::matmul for float weights on the card, bit for bit that of ReferenceOps (R4 for floats).
 //
 // When: the matrices that a file keeps in F32, F16 or BF16: router, indexer, GDN gates, inject; all of them in a BF16
-// file. How: a block owns one or four rows of W and up to 16 rows of x; each of its warps takes segments of 256
-// columns, lane l the elements l mod 32, and the lanes meet in shared memory, where segments and lanes are summed by
-// the tree. More rows of x go in groups that read W again. Measured: docs/performance.md.
+// file. How: a block owns one to four rows of W and of x; each of its warps takes segments of 256 columns,
+// lane l the elements l mod 32, and the lanes meet in shared memory, where segments and lanes are summed by the tree.
+// More rows of x go in groups that read W again, from the L2 cache. Measured: docs/performance.md.
 #pragma once
 
 #include "gpu/kernels/device_rows.h"

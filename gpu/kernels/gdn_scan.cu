@@ -1,5 +1,7 @@
 #include "gpu/kernels/gdn_scan.h"
 
+#include <cuda_pipeline_primitives.h>
+
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
@@ -23,11 +25,16 @@ struct ScanArgs {
 template <unsigned kSegments, bool kWhole>
 struct Scan {
   static constexpr unsigned kColumns = kThreads / kSegments;
-  struct Shared {
-    alignas(16) float k[kTile][kSegments * kPitch];
-    alignas(16) float q[kTile][kSegments * kPitch];
+  using Keys = float[kTile][kSegments * kPitch];
+  struct Values {
     float v[kTile][kColumns];
     float decay[kTile], beta[kTile];
+  };
+  struct Shared {
+    alignas(16) Keys k;
+    alignas(16) Keys q;
+    alignas(16) Keys replay_k;
+    Values values, replay;
   };
 
   const ScanArgs& args;
@@ -38,24 +45,38 @@ struct Scan {
   __device__ unsigned dim() const { return kWhole ? kSegments * kChain : args.dim; }
   __device__ bool inside(unsigned i) const { return kWhole || segment * kChain + i < args.dim; }
 
-  // Rows first .. first + count - 1 of x (one key head) into shared memory.
-  __device__ void stage(float (&to)[kTile][kSegments * kPitch], const ConstDeviceRows& x, std::size_t first,
-                        unsigned count) const {
-#pragma unroll 8
+  // Rows first .. first + count - 1 of x into shared memory: one key head, this block's values, a scalar per row. All
+  // copies are begun before one is waited for.
+  __device__ void stage(Keys& to, const ConstDeviceRows& x, std::size_t first, unsigned count) const {
     for (unsigned at = threadIdx.x; at < count * dim(); at += kThreads) {
       const unsigned r = at / dim(), i = at % dim();
-      to[r][i / kChain * kPitch + i % kChain] = x.data[(first + r) * x.stride + std::size_t{key_head} * dim() + i];
+      __pipeline_memcpy_async(&to[r][i / kChain * kPitch + i % kChain],
+                              x.data + (first + r) * x.stride + std::size_t{key_head} * dim() + i, sizeof(float));
     }
   }
-  __device__ void stage_values(const ConstDeviceRows& x, std::size_t first, unsigned count) const {
+  __device__ void stage_values(Values& to, const ConstDeviceRows& x, std::size_t first, unsigned count) const {
     for (unsigned at = threadIdx.x; at < count * kColumns; at += kThreads) {
       const unsigned r = at / kColumns, c = at % kColumns;
       if (first_column + c < dim())
-        shared.v[r][c] = x.data[(first + r) * x.stride + std::size_t{head} * dim() + first_column + c];
+        __pipeline_memcpy_async(
+            &to.v[r][c], x.data + (first + r) * x.stride + std::size_t{head} * dim() + first_column + c, sizeof(float));
     }
   }
   __device__ void stage_scalar(float (&to)[kTile], const ConstDeviceRows& x, std::size_t first, unsigned count) const {
-    if (threadIdx.x < count) to[threadIdx.x] = x.data[(first + threadIdx.x) * x.stride + head];
+    if (threadIdx.x < count)
+      __pipeline_memcpy_async(&to[threadIdx.x], x.data + (first + threadIdx.x) * x.stride + head, sizeof(float));
+  }
+  __device__ void stage_rows(std::size_t first, unsigned count) const {
+    stage(shared.k, args.s.k, first, count);
+    stage(shared.q, args.s.q, first, count);
+    stage_values(shared.values, args.s.v, first, count);
+    stage_scalar(shared.values.decay, args.s.decay, first, count);
+    stage_scalar(shared.values.beta, args.s.beta, first, count);
+  }
+  __device__ static void wait_staged() {
+    __pipeline_commit();
+    __pipeline_wait_prior(0);
+    __syncthreads();
   }
   __device__ void load(const float (&from)[kSegments * kPitch], float (&x)[kChain]) const {
     const auto* quads = reinterpret_cast<const float4*>(from + segment * kPitch);
@@ -74,39 +95,49 @@ struct Scan {
 
   __device__ void replay_row(unsigned r) {
     float k[kChain];
-    load(shared.k[r], k);
-    const float decay = shared.decay[r], u = shared.v[r][column];
+    load(shared.replay_k[r], k);
+    const float decay = shared.replay.decay[r], u = shared.replay.v[r][column];
 #pragma unroll
     for (unsigned i = 0; i < kChain; ++i)
       if (inside(i)) s[i] = __fmaf_rn(k[i], u, decay * s[i]);
   }
 
-  __device__ void row(unsigned r, std::size_t t) {
-    float x[kChain];
-    load(shared.k[r], x);
-    const float decay = shared.decay[r];
-    float acc = 0.0F;
-#pragma unroll
-    for (unsigned i = 0; i < kChain; ++i)
-      if (inside(i)) {
-        s[i] = decay * s[i];
-        acc = __fmaf_rn(s[i], x[i], acc);
-      }
-    const float u = shared.beta[r] * (shared.v[r][column] - tree(acc));
-#pragma unroll
-    for (unsigned i = 0; i < kChain; ++i)
-      if (inside(i)) s[i] = __fmaf_rn(x[i], u, s[i]);
-    load(shared.q[r], x);
-    acc = 0.0F;
-#pragma unroll
-    for (unsigned i = 0; i < kChain; ++i)
-      if (inside(i)) acc = __fmaf_rn(s[i], x[i], acc);
-    const float out = tree(acc);
+  // Rows 0 .. count - 1 of the tile, which are rows first .. of the pass. The output of a row and the first product of
+  // the next read the same state: their chains run side by side.
+  __device__ void rows(std::size_t first, unsigned count) {
     const std::size_t at = std::size_t{head} * dim() + first_column + column;
-    if (segment == 0 && first_column + column < dim()) {
-      args.s.out.data[t * args.s.out.stride + at] = out;
-      if (args.s.log_u.data != nullptr) args.s.log_u.data[t * args.s.log_u.stride + at] = u;
+    const bool writes = segment == 0 && first_column + column < dim();
+    float q[kChain];
+#pragma unroll
+    for (unsigned i = 0; i < kChain; ++i) q[i] = 0.0F;
+    for (unsigned r = 0; r < count; ++r) {
+      float k[kChain];
+      load(shared.k[r], k);
+      const float decay = shared.values.decay[r];
+      float out = 0.0F, acc = 0.0F;
+#pragma unroll
+      for (unsigned i = 0; i < kChain; ++i)
+        if (inside(i)) {
+          out = __fmaf_rn(s[i], q[i], out);
+          s[i] = decay * s[i];
+          acc = __fmaf_rn(s[i], k[i], acc);
+        }
+      const float u = shared.values.beta[r] * (shared.values.v[r][column] - tree(acc));
+      if (r > 0) write_out(first + r - 1, at, tree(out), writes);
+      load(shared.q[r], q);
+#pragma unroll
+      for (unsigned i = 0; i < kChain; ++i)
+        if (inside(i)) s[i] = __fmaf_rn(k[i], u, s[i]);
+      if (writes && args.s.log_u.data != nullptr) args.s.log_u.data[(first + r) * args.s.log_u.stride + at] = u;
     }
+    float out = 0.0F;
+#pragma unroll
+    for (unsigned i = 0; i < kChain; ++i)
+      if (inside(i)) out = __fmaf_rn(s[i], q[i], out);
+    write_out(first + count - 1, at, tree(out), writes);
+  }
+  __device__ void write_out(std::size_t t, std::size_t at, float out, bool writes) const {
+    if (writes) args.s.out.data[t * args.s.out.stride + at] = out;
   }
 
   __device__ float* cell(unsigned i) const {
@@ -136,28 +167,30 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(const __grid_constant__ 
 #pragma unroll
   for (unsigned i = 0; i < kChain; ++i) body.s[i] = live && body.inside(i) ? *body.cell(i) : 0.0F;
 
+  const std::size_t rows = args.s.q.rows;
+  const auto tile = [rows](std::size_t first) {
+    return static_cast<unsigned>(rows - first < kTile ? rows - first : kTile);
+  };
+  body.stage_rows(0, tile(0));
   const unsigned replay =
       args.s.replay_count == nullptr ? args.replay_rows : min(static_cast<unsigned>(*args.s.replay_count), kTile);
   if (replay > 0) {
-    body.stage(shared.k, args.s.replay_k, 0, replay);
-    body.stage_values(args.s.replay_u, 0, replay);
-    body.stage_scalar(shared.decay, args.s.replay_decay, 0, replay);
-    __syncthreads();
+    body.stage(shared.replay_k, args.s.replay_k, 0, replay);
+    body.stage_values(shared.replay, args.s.replay_u, 0, replay);
+    body.stage_scalar(shared.replay.decay, args.s.replay_decay, 0, replay);
+  }
+  Body::wait_staged();
+  if (replay > 0) {
     for (unsigned r = 0; r < replay; ++r) body.replay_row(r);
     if (args.s.log_u.data != nullptr) body.store();
-    __syncthreads();
   }
-  const std::size_t rows = args.s.q.rows;
   for (std::size_t first = 0; first < rows; first += kTile) {
-    const unsigned count = static_cast<unsigned>(rows - first < kTile ? rows - first : kTile);
-    body.stage(shared.k, args.s.k, first, count);
-    body.stage(shared.q, args.s.q, first, count);
-    body.stage_values(args.s.v, first, count);
-    body.stage_scalar(shared.decay, args.s.decay, first, count);
-    body.stage_scalar(shared.beta, args.s.beta, first, count);
-    __syncthreads();
-    for (unsigned r = 0; r < count; ++r) body.row(r, first + r);
-    __syncthreads();
+    if (first > 0) {
+      __syncthreads();
+      body.stage_rows(first, tile(first));
+      Body::wait_staged();
+    }
+    body.rows(first, tile(first));
   }
   if (args.s.log_u.data == nullptr) body.store();
 }

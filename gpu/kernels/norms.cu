@@ -8,29 +8,36 @@ namespace tandem::gpu {
 
 namespace {
 
-// What becomes of value x at column j of row r (column i of its group), given 1 / sqrt(...) of the group.
+// What becomes of value x at column j of row r (column i of its group), given 1 / sqrt(...) of the group. `operand` is
+// read before that is known, so that the load does not wait for it.
 struct RmsFinish {
   const float* gamma;
   static constexpr bool kMean = true;
-  __device__ float operator()(float x, float inverse, std::size_t, std::size_t j, unsigned) const {
-    return (x * inverse) * gamma[j];
-  }
+  struct Operand {
+    float gamma;
+  };
+  __device__ Operand operand(std::size_t, std::size_t j, unsigned) const { return {gamma[j]}; }
+  __device__ float operator()(float x, float inverse, Operand o) const { return (x * inverse) * o.gamma; }
 };
 struct L2Finish {
   float scale;
   static constexpr bool kMean = false;
-  __device__ float operator()(float x, float inverse, std::size_t, std::size_t, unsigned) const {
-    return (x * inverse) * scale;
-  }
+  struct Operand {};
+  __device__ Operand operand(std::size_t, std::size_t, unsigned) const { return {}; }
+  __device__ float operator()(float x, float inverse, Operand) const { return (x * inverse) * scale; }
 };
 struct GdnFinish {
   const float* norm;
   const float* z;
   std::size_t z_stride;
   static constexpr bool kMean = true;
-  __device__ float operator()(float x, float inverse, std::size_t r, std::size_t j, unsigned i) const {
-    return ((x * inverse) * norm[i]) * sigmoid_c(z[r * z_stride + j]);
+  struct Operand {
+    float norm, gate;
+  };
+  __device__ Operand operand(std::size_t r, std::size_t j, unsigned i) const {
+    return {norm[i], sigmoid_c(z[r * z_stride + j])};
   }
+  __device__ float operator()(float x, float inverse, Operand o) const { return ((x * inverse) * o.norm) * o.gate; }
 };
 
 template <bool kMean>
@@ -38,21 +45,63 @@ __device__ float inverse_root(float sum, unsigned n, float eps) {
   return 1.0F / __fsqrt_rn((kMean ? sum / static_cast<float>(n) : sum) + eps);
 }
 
+// The lane's values of one segment, and what finishes them.
 template <typename Finish>
+struct LaneSegment {
+  float v[kSegmentSteps];
+  typename Finish::Operand o[kSegmentSteps];
+  unsigned first, n;  // element k is first + k * 32
+
+  __device__ LaneSegment(const float* in, unsigned segment, unsigned n_, const Finish& finish, std::size_t r,
+                         std::size_t base)
+      : first(segment * kSegment + threadIdx.x % kWarp), n(n_) {
+#pragma unroll
+    for (unsigned k = 0; k < kSegmentSteps; ++k)
+      if (first + k * kLanes < n) v[k] = in[first + k * kLanes];
+#pragma unroll
+    for (unsigned k = 0; k < kSegmentSteps; ++k)
+      if (first + k * kLanes < n) o[k] = finish.operand(r, base + first + k * kLanes, first + k * kLanes);
+  }
+  __device__ float square() const {
+    float acc = 0.0F;
+#pragma unroll
+    for (unsigned k = 0; k < kSegmentSteps; ++k)
+      if (first + k * kLanes < n) acc = __fmaf_rn(v[k], v[k], acc);
+    return acc;
+  }
+  __device__ void write(float* out, float inverse, const Finish& finish) const {
+#pragma unroll
+    for (unsigned k = 0; k < kSegmentSteps; ++k)
+      if (first + k * kLanes < n) out[first + k * kLanes] = finish(v[k], inverse, o[k]);
+  }
+};
+
+// A block per group, a warp per segment or per two.
+template <typename Finish, unsigned kRounds>
 __global__ void norm_block(const float* x, std::size_t x_stride, unsigned n, float eps, Finish finish, float* y,
                            std::size_t y_stride) {
   __shared__ float lanes[kMaxSegments * kWarp];
   const std::size_t r = blockIdx.y, base = std::size_t{blockIdx.x} * n;
   const float* in = x + r * x_stride + base;
   float* out = y + r * y_stride + base;
-  const float inverse = inverse_root<Finish::kMean>(block_dot(in, in, n, lanes), n, eps);
-  const unsigned lane = threadIdx.x % kWarp;
-  for (unsigned s = threadIdx.x / kWarp; s * kSegment < n; s += blockDim.x / kWarp)
-#pragma unroll
-    for (unsigned k = 0; k < kSegmentSteps; ++k) {
-      const unsigned i = s * kSegment + k * kLanes + lane;
-      if (i < n) out[i] = finish(in[i], inverse, r, base + i, i);
-    }
+  const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
+  const unsigned segments = (n + kSegment - 1) / kSegment;
+  if constexpr (kRounds == 1) {
+    const LaneSegment<Finish> own(in, warp, n, finish, r, base);
+    lanes[warp * kWarp + lane] = own.square();
+    __syncthreads();
+    const float sum = warp_tree(strided_tree(lanes + lane, kWarp, segments));
+    own.write(out, inverse_root<Finish::kMean>(sum, n, eps), finish);
+  } else {
+    const LaneSegment<Finish> own(in, warp, n, finish, r, base), more(in, warp + warps, n, finish, r, base);
+    lanes[warp * kWarp + lane] = own.square();
+    if (warp + warps < segments) lanes[(warp + warps) * kWarp + lane] = more.square();
+    __syncthreads();
+    const float sum = warp_tree(strided_tree(lanes + lane, kWarp, segments));
+    const float inverse = inverse_root<Finish::kMean>(sum, n, eps);
+    own.write(out, inverse, finish);
+    more.write(out, inverse, finish);
+  }
 }
 
 constexpr unsigned kGroupsPerBlock = 4;
@@ -61,27 +110,11 @@ constexpr unsigned kGroupsPerBlock = 4;
 template <typename Finish>
 __global__ void norm_warps(const float* x, std::size_t x_stride, unsigned groups, unsigned n, float eps, Finish finish,
                            float* y, std::size_t y_stride) {
-  const unsigned group = blockIdx.x * kGroupsPerBlock + threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  const unsigned group = blockIdx.x * kGroupsPerBlock + threadIdx.x / kWarp;
   if (group >= groups) return;
   const std::size_t r = blockIdx.y, base = std::size_t{group} * n;
-  const float* in = x + r * x_stride + base;
-  float* out = y + r * y_stride + base;
-  float v[kSegmentSteps];
-  float acc = 0.0F;
-#pragma unroll
-  for (unsigned k = 0; k < kSegmentSteps; ++k) {
-    const unsigned i = k * kLanes + lane;
-    v[k] = i < n ? in[i] : 0.0F;
-  }
-#pragma unroll
-  for (unsigned k = 0; k < kSegmentSteps; ++k)
-    if (k * kLanes + lane < n) acc = __fmaf_rn(v[k], v[k], acc);
-  const float inverse = inverse_root<Finish::kMean>(warp_tree(acc), n, eps);
-#pragma unroll
-  for (unsigned k = 0; k < kSegmentSteps; ++k) {
-    const unsigned i = k * kLanes + lane;
-    if (i < n) out[i] = finish(v[k], inverse, r, base + i, i);
-  }
+  const LaneSegment<Finish> own(x + r * x_stride + base, 0, n, finish, r, base);
+  own.write(y + r * y_stride + base, inverse_root<Finish::kMean>(warp_tree(own.square()), n, eps), finish);
 }
 
 template <typename Finish>
@@ -91,9 +124,12 @@ void launch_norm(ConstDeviceRows x, std::size_t n, float eps, const Finish& fini
   if (x.rows == 0) return;
   const auto groups = static_cast<unsigned>(x.cols / n), rows = static_cast<unsigned>(x.rows);
   const auto size = static_cast<unsigned>(n);
-  if (n > kSegment)
-    norm_block<<<dim3(groups, rows), row_threads(n), 0, stream>>>(x.data, x.stride, size, eps, finish, y.data,
-                                                                  y.stride);
+  if (n > kSegment * 32)
+    norm_block<Finish, 2>
+        <<<dim3(groups, rows), row_threads(n), 0, stream>>>(x.data, x.stride, size, eps, finish, y.data, y.stride);
+  else if (n > kSegment)
+    norm_block<Finish, 1>
+        <<<dim3(groups, rows), row_threads(n), 0, stream>>>(x.data, x.stride, size, eps, finish, y.data, y.stride);
   else
     norm_warps<<<dim3((groups + kGroupsPerBlock - 1) / kGroupsPerBlock, rows), kGroupsPerBlock * kWarp, 0, stream>>>(
         x.data, x.stride, groups, size, eps, finish, y.data, y.stride);
@@ -112,27 +148,23 @@ __global__ void norm_rope_warps(const float* x, std::size_t x_stride, unsigned h
   float* out = y + r * y_stride + std::size_t{head} * n;
   const auto half = static_cast<unsigned>(rope.half);
   const std::size_t angle = (static_cast<std::size_t>(rope.first == nullptr ? 0 : *rope.first) + r) * half;
-  float v[kSegmentSteps];
-  float acc = 0.0F;
+  const LaneSegment<RmsFinish> own(in, 0, n, RmsFinish{gamma}, 0, 0);
+  // The angles of this lane's rotated values, read before they are needed.
+  float cos[kSegmentSteps], sin[kSegmentSteps];
 #pragma unroll
   for (unsigned k = 0; k < kSegmentSteps; ++k) {
-    const unsigned i = k * kLanes + lane;
-    v[k] = i < n ? in[i] : 0.0F;
+    const unsigned i = k * kLanes + lane, pair = i < half ? i : i - half;
+    if (i < 2 * half) {
+      cos[k] = rope.cos[angle + pair];
+      sin[k] = rope.sin[angle + pair];
+    }
   }
-#pragma unroll
-  for (unsigned k = 0; k < kSegmentSteps; ++k)
-    if (k * kLanes + lane < n) acc = __fmaf_rn(v[k], v[k], acc);
-  const float inverse = inverse_root<true>(warp_tree(acc), n, eps);
-#pragma unroll
-  for (unsigned k = 0; k < kSegmentSteps; ++k) {
-    const unsigned i = k * kLanes + lane;
-    if (i < n) normed[warp][i] = (v[k] * inverse) * gamma[i];
-  }
+  own.write(normed[warp], inverse_root<true>(warp_tree(own.square()), n, eps), RmsFinish{gamma});
   __syncwarp();
 #pragma unroll
   for (unsigned k = 0; k < kSegmentSteps; ++k) {
     const unsigned i = k * kLanes + lane;
-    if (i < n) out[i] = rotated(normed[warp], i, half, rope.cos + angle, rope.sin + angle);
+    if (i < n) out[i] = rotated(normed[warp], i, half, cos[k], sin[k]);
   }
 }
 

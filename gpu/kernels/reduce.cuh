@@ -75,22 +75,26 @@ inline unsigned row_threads(std::size_t n) {
   return static_cast<unsigned>((segments + rounds - 1) / rounds) * kWarp;
 }
 
+// One exchange of warp_trees: lanes `kStride` apart add what the other keeps, so each keeps half of 2 * kHalf values.
+template <unsigned kHalf, unsigned kStride>
+__device__ __forceinline__ void halve_values(float* v) {
+  if constexpr (kHalf > 0) {
+    const bool upper = (threadIdx.x & kStride) != 0;
+#pragma unroll
+    for (unsigned i = 0; i < kHalf; ++i) {
+      const float other = __shfl_xor_sync(kAllLanes, upper ? v[i] : v[i + kHalf], kStride);
+      v[i] = (upper ? v[i + kHalf] : v[i]) + other;
+    }
+    halve_values<kHalf / 2, kStride * 2>(v);
+  }
+}
+
 // Sums kValues values over the 32 lanes at once, each by the tree: kValues - 1 exchanges (and those left over) in place
 // of 5 * kValues. Afterwards lane l holds the sum of value lane_value<kValues>(l). Destroys v.
 template <unsigned kValues>
 __device__ __forceinline__ float warp_trees(float (&v)[kValues]) {
   static_assert((kValues & (kValues - 1)) == 0 && kValues <= kWarp);
-  const unsigned lane = threadIdx.x % kWarp;
-  unsigned stride = 1;
-#pragma unroll
-  for (unsigned half = kValues / 2; half > 0; half /= 2, stride *= 2) {
-    const bool upper = (lane & stride) != 0;
-#pragma unroll
-    for (unsigned i = 0; i < half; ++i) {
-      const float other = __shfl_xor_sync(kAllLanes, upper ? v[i] : v[i + half], stride);
-      v[i] = (upper ? v[i + half] : v[i]) + other;
-    }
-  }
+  halve_values<kValues / 2, 1>(v);
   float sum = v[0];
 #pragma unroll
   for (unsigned rest = kValues; rest < kWarp; rest *= 2) sum = sum + __shfl_xor_sync(kAllLanes, sum, rest);
@@ -105,14 +109,14 @@ __device__ __forceinline__ unsigned lane_value(unsigned lane) {
   return value;
 }
 
-// Value i of a normed head after the rotation of its first 2 * half values in pairs `half` apart (Ops::norm_rope).
-__device__ inline float rotated(const float* normed, unsigned i, unsigned half, const float* cos, const float* sin) {
+// Value i of a normed head after the rotation of its first 2 * half values in pairs `half` apart (Ops::norm_rope), by
+// the pair's angle.
+__device__ inline float rotated(const float* normed, unsigned i, unsigned half, float cos, float sin) {
   const float own = normed[i];
   if (i >= 2 * half) return own;
   const bool low = i < half;
   const float other = normed[low ? i + half : i - half];
-  const unsigned pair = low ? i : i - half;
-  return __fmaf_rn(low ? -other : other, sin[pair], own * cos[pair]);
+  return __fmaf_rn(low ? -other : other, sin, own * cos);
 }
 
 }  // namespace tandem

@@ -1,7 +1,8 @@
 // The router on the card (Ops::route), bit for bit that of ReferenceOps; ties to the lower expert (R9).
 //
-// When: once per layer. How: a warp per row holds all logits in registers and takes the best `used` times; the logits
-// are compared as ordered integers. Measured: docs/performance.md.
+// When: once per layer. How: a warp per row holds all logits in registers as ordered integers. The lanes' best bound
+// what can be chosen; the few logits that reach the bound are ranked by counting. Where many are equal, the best is
+// taken `used` times. Measured: docs/performance.md.
 #pragma once
 
 #include "gpu/kernels/device_rows.h"

@@ -9,8 +9,6 @@ namespace tandem::gpu {
 namespace {
 
 constexpr unsigned kScoreWarps = 8;
-constexpr unsigned kKeys = 4;          // pooled keys of a warp at a time
-constexpr unsigned kValues = 16;       // products summed over the lanes at once
 constexpr unsigned kMaxProducts = 32;  // whose queries are in shared memory
 
 struct SelectArgs {
@@ -25,8 +23,8 @@ struct SelectArgs {
 };
 
 // Scores of all complete blocks. The queries of as many rows as fit lie in shared memory. kProducts = sums of one
-// exchange over the lanes: 4 where one row has only 4 heads.
-template <unsigned kProducts>
+// exchange over the lanes: 4 where one row has only 4 heads. kKeys = pooled keys of a warp at a time.
+template <unsigned kProducts, unsigned kKeys>
 __global__ void __launch_bounds__(kScoreWarps* kWarp) score_kernel(const __grid_constant__ SelectArgs a) {
   __shared__ float queries[kMaxProducts * kSegment];
   __shared__ float dots[kScoreWarps][kKeys][kMaxProducts];
@@ -286,8 +284,19 @@ __global__ void index_kernel(const __grid_constant__ DeviceIndexBlocks a) {
 #pragma unroll
   for (unsigned k = 0; k < kSegmentSteps; ++k) {
     const unsigned i = k * kLanes + lane;
-    if (i < dim) out[i] = rotated(normed, i, half, cos, sin);
+    if (i >= dim) continue;
+    const unsigned pair = i < half ? i : i < 2 * half ? i - half : 0;
+    out[i] = rotated(normed, i, half, cos[pair], sin[pair]);
   }
+}
+
+template <unsigned kProducts, unsigned kKeys>
+void launch_scores(const SelectArgs& args, DeviceStream stream) {
+  constexpr std::size_t kPerBlock = kScoreWarps * kKeys, kMostBlocks = 1024;
+  const std::size_t wanted = (args.pooled.rows + kPerBlock - 1) / kPerBlock;
+  const auto grid = static_cast<unsigned>(wanted < kMostBlocks ? wanted : kMostBlocks);
+  score_kernel<kProducts, kKeys><<<grid, kScoreWarps * kWarp, 0, stream>>>(args);
+  CUDA_CHECK_LAUNCH();
 }
 
 }  // namespace
@@ -311,14 +320,10 @@ void select_positions(ConstDeviceRows q, std::size_t heads, ConstDeviceRows pool
                         scores,
                         bad};
   if (pooled.rows > blocks) {
-    constexpr std::size_t kPerBlock = kScoreWarps * kKeys, kMostBlocks = 1024;
-    const std::size_t wanted = (pooled.rows + kPerBlock - 1) / kPerBlock;
-    const auto grid = static_cast<unsigned>(wanted < kMostBlocks ? wanted : kMostBlocks);
     if (q.rows * heads <= 4)
-      score_kernel<4><<<grid, kScoreWarps * kWarp, 0, stream>>>(args);
+      launch_scores<4, 4>(args, stream);
     else
-      score_kernel<kValues><<<grid, kScoreWarps * kWarp, 0, stream>>>(args);
-    CUDA_CHECK_LAUNCH();
+      launch_scores<16, 2>(args, stream);
   }
   choose_kernel<<<static_cast<unsigned>(q.rows), kSelectThreads, 0, stream>>>(args);
   CUDA_CHECK_LAUNCH();
