@@ -335,8 +335,8 @@ void CpuOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, 
     float* sum = out.row(r) + first;
     const std::size_t n = last - first;
     std::fill_n(sum, n, 0.0F);
-    for (std::size_t k = 0; k < routes.used; ++k)
-      axpy(routes.weight[r * routes.used + k], y.row(r * routes.used + k) + first, n, sum);
+    for (std::size_t k = r * routes.used; k < (r + 1) * routes.used; ++k)
+      if (routes.expert[k] >= 0) axpy(routes.weight[k], y.row(k) + first, n, sum);
     axpy(sigmoid_c(shared_logit.row(r)[0]), shared.row(r) + first, n, sum);
   });
 }

@@ -197,8 +197,8 @@ void ReferenceOps::combine(const Routes& routes, ConstRows y, ConstRows shared_l
     const float shared_weight = sigmoid_c(shared_logit.row(r)[0]);
     for (std::size_t j = 0; j < out.cols; ++j) {
       float sum = 0.0F;
-      for (std::size_t k = 0; k < routes.used; ++k)
-        sum = std::fma(routes.weight[r * routes.used + k], y.row(r * routes.used + k)[j], sum);
+      for (std::size_t k = r * routes.used; k < (r + 1) * routes.used; ++k)
+        if (routes.expert[k] >= 0) sum = std::fma(routes.weight[k], y.row(k)[j], sum);
       out.row(r)[j] = std::fma(shared_weight, shared.row(r)[j], sum);
     }
   }

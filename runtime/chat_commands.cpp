@@ -12,6 +12,7 @@
 #include "runtime/chat_store.h"
 #include "runtime/draft_report.h"
 #include "runtime/expert_report.h"
+#include "runtime/lossy.h"
 
 namespace tandem {
 namespace {
@@ -231,6 +232,9 @@ ChatCommands::Next ChatCommands::stats(const std::string&) {
   if (ExpertStore* experts = engine_.experts())
     for (const ReportLine& line : expert_report(*experts, experts->stats()))
       screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
+  if (engine_.lossy().any())
+    screen_.line(fmt::format("  {:<11} {}", "not exact",
+                             lossy_status(engine_.lossy(), drafts_.kept_though_rejected, engine_.skipped())));
   screen_.line(fmt::format("  going back  {} checkpoint{} of {:.1f} MB, {} tokens in the state", session_.checkpoints(),
                            plural(session_.checkpoints()), static_cast<double>(session_.checkpoint_bytes()) / 1e6,
                            session_.cached()));

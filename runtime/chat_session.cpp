@@ -289,6 +289,7 @@ AnswerReport ChatSession::answer(const AnswerHooks& hooks) {
   options.stop_strings = settings_.stop_strings;
   options.stop_ids = engine_.tokenizer().stop_ids();
   options.drafter = drafter_.drafter();
+  options.biased_acceptance = engine_.lossy().biased_acceptance;
   const std::size_t prompt_size = tokens_.size() - turns_.back().first_token;
   double passes = 0.0;
   GenerateResult result;

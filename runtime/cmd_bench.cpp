@@ -88,6 +88,7 @@ double run_segment(const BenchOptions& options, Engine& engine, Configuration& w
   limits.max_tokens = options.tokens;
   limits.answer_start = options.prompt_tokens;
   limits.drafter = way.drafter.drafter();
+  limits.biased_acceptance = engine.lossy().biased_acceptance;
   if (forced) limits.forced = segment.subspan(options.prompt_tokens);
   GenerateHooks hooks;
   hooks.token_bytes = [&](TokenId id) { return engine.tokenizer().bytes(id); };
@@ -232,6 +233,7 @@ void add_bench_command(CLI::App& app, const OpsFactory& make_ops, std::function<
   count("--tokens", options->tokens, "tokens generated in each measurement (default 128)", 1 << 20);
   count("--segments", options->segments, "places of the text, spread evenly (default 4)", 1 << 16);
   count("--repeats", options->repeats, "times that everything is done (default 3)", 1 << 16);
+  add_lossy_flags(*command, options->engine.lossy);
   add_sampling_flags(*command, options->sampling);
   command->callback(
       [options, &make_ops, &action] { action = [options, &make_ops] { return bench(*options, make_ops); }; });

@@ -16,6 +16,7 @@
 #include "runtime/environment.h"
 #include "runtime/expert_report.h"
 #include "runtime/interrupt.h"
+#include "runtime/lossy.h"
 #include "runtime/progress.h"
 #include "runtime/session_options.h"
 
@@ -139,6 +140,10 @@ class Chat {
       if (!status.empty()) line += " | " + status;
       counted_ = experts->stats();
     }
+    const std::string lossy =
+        lossy_status(engine_.lossy(), report.drafts.kept_though_rejected, engine_.skipped() - skipped_);
+    if (!lossy.empty()) line += " | " + lossy;
+    skipped_ = engine_.skipped();
     switch (report.reason) {
       case EndReason::kStopToken:
         break;
@@ -172,6 +177,7 @@ class Chat {
 
   const Engine& engine_;
   ExpertStats counted_;  // up to the last answer
+  TailSkip::Counts skipped_;
   ChatSession session_;
   ChatScreen screen_;
   ChatCommands commands_;
@@ -226,6 +232,7 @@ void add_chat_command(CLI::App& app, const OpsFactory& make_ops, std::function<i
             [flags](std::size_t word) { flags->settings.overflow = static_cast<Overflow>(word); });
   command->add_flag("--no-history", flags->no_history, "neither read nor write the history file of earlier messages");
   add_draft_flags(*command, flags->engine.drafting);
+  add_lossy_flags(*command, flags->engine.lossy);
   add_sampling_flags(*command, flags->settings.sampling);
   command->callback([flags, &make_ops, &action] { action = [flags, &make_ops] { return chat(*flags, make_ops); }; });
 }

@@ -14,6 +14,7 @@
 #include "placement/files.h"
 #include "runtime/evaluate.h"
 #include "runtime/interrupt.h"
+#include "runtime/lossy_eval.h"
 #include "runtime/output.h"
 #include "runtime/progress.h"
 #include "runtime/reference_eval.h"
@@ -24,6 +25,8 @@ namespace {
 
 struct EvalOptions {
   EngineOptions engine;
+  SamplingChoices sampling;
+  bool lossy = false;  // compare the lossy switches with exact
   std::string text, tokens, dump, compare;
   EvaluateOptions evaluate;
   std::size_t last = 0;  // rows dumped or compared: the last N positions of every window; 0 = all
@@ -197,6 +200,7 @@ int eval_reference(const EvalOptions& options, Engine& engine, std::span<const T
   reference_options.kv = KvType::kF32;
   reference_options.plan = false;
   reference_options.placement = {};
+  reference_options.lossy = {};
   reference_options.slots_file.clear();
   reference_options.timeline.clear();
   if (!options.reference_model.empty()) reference_options.model = options.reference_model;
@@ -231,17 +235,49 @@ int eval_reference(const EvalOptions& options, Engine& engine, std::span<const T
   return 0;
 }
 
+// `eval --lossy`: the text exact and with the switches on, in turns.
+int eval_lossy(const EvalOptions& options, Engine& engine, std::span<const TokenId> tokens) {
+  if (tokens.size() < 2) fail_input("eval --lossy: expected at least two tokens to score one, found {}", tokens.size());
+  if (!engine.lossy().any())
+    fail_input(
+        "eval --lossy: expected a lossy switch that is on, found none. Fix: --lossy-biased-acceptance on, "
+        "--lossy-tail-route-skip W, or a policy with `lossy`");
+  const DraftSettings drafting = engine.drafting();
+  const LossyEvalOptions lossy{options.evaluate, engine.lossy(),
+                               resolve_sampling(options.sampling, engine.model().sampling_plain, 0), drafting.norm,
+                               drafting.attention};
+  std::optional<AtomicFile> csv;
+  if (!options.per_position.empty()) csv.emplace(output_file("--per-position", options.per_position));
+  SequenceState exact = engine.new_state(), state = engine.new_state();
+  Progress progress("evaluating twice", "tokens");
+  const auto result =
+      evaluate_lossy(engine.pipeline(), exact, state, tokens, lossy,
+                     {[&](std::size_t done, std::size_t total) { progress.update(done, total); }, interrupted});
+  progress.clear();
+  if (!result) return 130;
+  if (csv) {
+    csv->write(lossy_csv(*result));
+    csv->finish();
+  }
+  write_stdout(options.json ? lossy_certificate_json(*result, lossy) : lossy_certificate(*result, lossy));
+  engine.close();
+  return 0;
+}
+
 void check_flags(const EvalOptions& options) {
   if (options.text.empty() == options.tokens.empty())
     fail_input("eval: expected one of --text FILE and --tokens IDS.json");
   if (options.evaluate.window < 2)
     fail_input("--window: expected at least 2 tokens, found {}", options.evaluate.window);
-  if (options.reference) {
+  if (options.reference && options.lossy)
+    fail_input("eval: expected --reference or --lossy, found both. Fix: two runs");
+  if (options.reference || options.lossy) {
     const char* other = !options.compare.empty() ? "--compare" : !options.dump.empty() ? "--dump-logits" : "--last";
     if (!options.compare.empty() || !options.dump.empty() || options.last != 0)
-      fail_input("eval: expected --reference or {}, found both. Fix: two runs", other);
+      fail_input("eval: expected {} or {}, found both. Fix: two runs", options.lossy ? "--lossy" : "--reference",
+                 other);
   } else if (!options.per_position.empty()) {
-    fail_input("--per-position: expected --reference or --reference-model with it, found neither");
+    fail_input("--per-position: expected --reference, --reference-model or --lossy with it, found none");
   }
 }
 
@@ -261,6 +297,7 @@ int eval(EvalOptions options, const OpsFactory& make_ops, const OpsFactory& make
   require_window(engine, "eval", std::min(options.evaluate.window, tokens.size()));
   options.evaluate.chunk = engine.prefill_chunk();
   catch_interrupts(InterruptMode::kOnce);
+  if (options.lossy) return eval_lossy(options, engine, tokens);
   if (options.reference) return eval_reference(options, engine, tokens, make_reference_ops);
 
   const auto width = static_cast<std::size_t>(engine.model().shape.vocab);
@@ -309,6 +346,7 @@ void add_eval_command(CLI::App& app, const OpsFactory& make_ops, const OpsFactor
       "  tandem eval other.gguf --text book.txt --compare out.f32 --json\n"
       "  tandem eval model.gguf --text book.txt --reference --per-position out.csv\n"
       "  tandem eval q4.gguf --text book.txt --reference-model f16.gguf\n"
+      "  tandem eval model.gguf --text book.txt --slots 2000 --adapt off --lossy --lossy-tail-route-skip 0.05\n"
       "Logits are float32, little-endian, one row of the vocabulary per position, positions in order.\n"
       "The reference multiplies with OpenBLAS and keeps no order of summation: between machines, --prefill-chunk and\n"
       "--workers its figures agree to float32 rounding, not to the bit. It runs on the CPU, with keys and values in "
@@ -337,6 +375,10 @@ void add_eval_command(CLI::App& app, const OpsFactory& make_ops, const OpsFactor
       ->add_option("--per-position", options->per_position,
                    "write one CSV line per scored token: nll of both, KL, whether the most likely tokens are equal")
       ->type_name("FILE.csv");
+  command->add_flag("--lossy", options->lossy,
+                    "run the text exact and with the lossy switches: total variation, KL, change of the top token");
+  add_lossy_flags(*command, options->engine.lossy);
+  add_sampling_flags(*command, options->sampling);
   command->add_flag("--json", options->json, "machine-readable result");
   command->callback([options, &make_ops, &make_reference_ops, &action] {
     action = [options, &make_ops, &make_reference_ops] { return eval(*options, make_ops, make_reference_ops); };

@@ -17,6 +17,7 @@
 #include "runtime/expert_report.h"
 #include "runtime/generate.h"
 #include "runtime/interrupt.h"
+#include "runtime/lossy.h"
 #include "runtime/output.h"
 #include "runtime/progress.h"
 #include "runtime/sampler.h"
@@ -96,6 +97,8 @@ void print_status(const GenerateResult& result, const Engine& engine, const Sequ
     const std::string experts = expert_status(engine.experts()->stats());
     if (!experts.empty()) line += " | " + experts;
   }
+  const std::string lossy = lossy_status(engine.lossy(), result.drafts.kept_though_rejected, engine.skipped());
+  if (!lossy.empty()) line += " | " + lossy;
   if (result.reason == EndReason::kContext) line += " | stopped: the context is full";
   if (result.reason == EndReason::kCancelled) line += " | stopped by Ctrl-C";
   const bool color = terminal_can_color(STDERR_FILENO);
@@ -110,6 +113,7 @@ GenerateResult generate_to_stdout(const RunOptions& options, Engine& engine, Pip
   limits.stop_ids = engine.tokenizer().stop_ids();
   limits.answer_start = decoder.tokens().size() + prompt.size();
   limits.drafter = drafter;
+  limits.biased_acceptance = engine.lossy().biased_acceptance;
 
   Utf8Stream utf8;
   std::optional<Progress> progress(std::in_place, "reading the prompt", "tokens");
@@ -200,6 +204,7 @@ void add_run_command(CLI::App& app, const OpsFactory& make_ops, std::function<in
   command->add_option("--state-in", options->state_in, "continue the sequence saved in FILE")->type_name("FILE");
   command->add_option("--state-out", options->state_out, "save the sequence to FILE at the end")->type_name("FILE");
   add_draft_flags(*command, options->engine.drafting);
+  add_lossy_flags(*command, options->engine.lossy);
   add_sampling_flags(*command, options->sampling);
   command->callback(
       [options, &make_ops, &action] { action = [options, &make_ops] { return run(*options, make_ops); }; });

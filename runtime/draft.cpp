@@ -28,6 +28,7 @@ DraftStats& DraftStats::operator+=(const DraftStats& more) {
     source_drafted[s] += more.source_drafted[s];
     source_accepted[s] += more.source_accepted[s];
   }
+  kept_though_rejected += more.kept_though_rejected;
   draft_seconds += more.draft_seconds;
   pass_seconds += more.pass_seconds;
   sample_seconds += more.sample_seconds;

@@ -82,6 +82,7 @@ struct DraftStats {
   std::array<std::uint64_t, kMaxDrafts> drafted = {};   // by place in the round
   std::array<std::uint64_t, kMaxDrafts> accepted = {};  // ...
   std::array<std::uint64_t, 2> source_drafted = {}, source_accepted = {};  // by DraftSource
+  std::uint64_t kept_though_rejected = 0;  // lossy: drafts that the sampler had not picked; accepted ones as well
   double draft_seconds = 0, pass_seconds = 0, sample_seconds = 0;
 
   std::uint64_t all_drafted() const { return source_drafted[0] + source_drafted[1]; }

@@ -8,6 +8,7 @@
 #include "placement/slots.h"
 #include "placement/units.h"
 #include "runtime/expert_store.h"
+#include "runtime/lossy.h"
 #include "runtime/progress.h"
 #include "runtime/timeline.h"
 
@@ -24,9 +25,8 @@ Policy engine_policy(const EngineOptions& options) {
   if (options.drafting.automatic) policy.drafting.depth.reset();
   if (options.drafting.depth) policy.drafting.depth = options.drafting.depth;
   if (options.drafting.lookup) policy.drafting.lookup = *options.drafting.lookup;
-  if (policy.lossy.any())
-    fail_input("{}: lossy: expected all switches off, found one on. Fix: leave them out; this version has none",
-               choices.policy.string());
+  if (options.lossy.biased_acceptance) policy.lossy.biased_acceptance = *options.lossy.biased_acceptance;
+  if (options.lossy.tail_route_skip) policy.lossy.tail_route_skip = *options.lossy.tail_route_skip;
   return policy;
 }
 
@@ -139,6 +139,14 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
   const auto add = [this](const std::vector<std::string>& more) {
     warnings_.insert(warnings_.end(), more.begin(), more.end());
   };
+  if (policy_.lossy.any()) warnings_.insert(warnings_.begin(), lossy_banner(policy_.lossy));
+  if (policy_.lossy.tail_route_skip > 0) {
+    if (experts() != nullptr)
+      experts()->tail_skip().set_budget(policy_.lossy.tail_route_skip);
+    else
+      warnings_.push_back(
+          "lossy.tail_route_skip has no effect: this machine reads experts from the file. Fix: leave it out");
+  }
   if (!template_.warning().empty()) warnings_.push_back(template_.warning());
   add(plan_.plan.warnings);
   add(ops_->warnings());
@@ -158,6 +166,10 @@ std::string Engine::card_memory_note() const {
 DraftSettings Engine::drafting() const {
   return {policy_.drafting.mtp, policy_.drafting.lookup, policy_.drafting.depth, options_.drafting.norm,
           options_.drafting.attention};
+}
+
+TailSkip::Counts Engine::skipped() const {
+  return experts() != nullptr ? experts()->tail_skip().counts() : TailSkip::Counts{};
 }
 
 void Engine::close() {

@@ -16,6 +16,7 @@
 #include "runtime/pipeline.h"
 #include "runtime/plan_report.h"
 #include "runtime/sequence_state.h"
+#include "runtime/tail_skip.h"
 #include "runtime/tokenizer.h"
 
 namespace tandem {
@@ -27,6 +28,12 @@ struct DraftChoices {
   std::optional<bool> lookup;
   MtpNorm norm = MtpNorm::kFull;
   MtpAttention attention = MtpAttention::kSparse;
+};
+
+// What the command line says about the switches that change the text; what is empty comes from the policy.
+struct LossyChoices {
+  std::optional<bool> biased_acceptance;
+  std::optional<double> tail_route_skip;
 };
 
 struct EngineOptions {
@@ -43,6 +50,7 @@ struct EngineOptions {
   std::optional<KvType> kv;         // empty: by the policy
   PlacementChoices placement;       // of which context, kv and use_mtp are taken from above
   DraftChoices drafting;
+  LossyChoices lossy;
   std::filesystem::path slots_file;  // experts on the card: read at the start if it is there, written at the end
   std::filesystem::path timeline;    // a trace of all threads, written at the end
   bool plan = true;                  // false: for a machine that reads all weights from the file; nothing is planned
@@ -74,6 +82,8 @@ class Engine {
   const PlanReport& plan() const { return plan_; }
   // Null on a machine that reads experts from the file.
   ExpertStore* experts() const { return pipeline_->experts(); }
+  // Of the tail-route skip so far; nothing where it is off.
+  TailSkip::Counts skipped() const;
   // Writes the slots file and the timeline, if asked for. Throws InputError.
   void close();
   std::size_t context() const { return context_; }
@@ -83,6 +93,8 @@ class Engine {
   // Bytes of the card in use beside those planned, as a line for a report; empty without a card. To be asked when the
   // sequences have been made.
   std::string card_memory_note() const;
+  DraftSettings drafting() const;                               // by flags and policy
+  const Policy::Lossy& lossy() const { return policy_.lossy; }  // by flags and policy; says so in warnings()
   SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}, ops_->memory()); }
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
 

@@ -208,15 +208,20 @@ const ExpertBlobLayout* ExpertStore::layout(int bank) const {
   return entry.layout ? &*entry.layout : nullptr;
 }
 
-RouteSplit ExpertStore::split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) const {
+RouteSplit ExpertStore::split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) {
   RouteSplit result;
   const std::size_t count = routes.rows * routes.used;
+  if (tail_skip_.on()) tail_skip_.apply(routes, [&](std::int32_t e) { return on_card(bank, e); });
   if (!adapter_) {
     std::copy_n(routes.expert, count, misses.expert);
     return {false, true};
   }
   for (std::size_t i = 0; i < count; ++i) {
     const std::int32_t e = routes.expert[i];
+    if (e < 0) {
+      hits.expert[i] = misses.expert[i] = -1;
+      continue;
+    }
     const bool hit = adapter_->on_card(bank, e);
     hits.expert[i] = hit ? e : -1;
     misses.expert[i] = hit ? -1 : e;

@@ -15,6 +15,7 @@
 #include "runtime/arena.h"
 #include "runtime/expert_blob.h"
 #include "runtime/ops.h"
+#include "runtime/tail_skip.h"
 
 namespace tandem {
 
@@ -88,15 +89,18 @@ class ExpertStore {
   const std::uint8_t* blob(int bank, std::int32_t expert) const { return blobs_[at(bank, expert)]; }
   bool on_card(int bank, std::int32_t expert) const { return adapter_ && adapter_->on_card(bank, expert); }
 
-  // Splits routes: hits and misses each get the ids that are theirs and -1 elsewhere.
-  RouteSplit split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) const;
-  // Counts the routes [rows, used] of a bank in the open round. After every pass, bank by bank.
+  // Splits routes: hits and misses each get the ids that are theirs and -1 elsewhere. Routes that the tail skip drops
+  // become -1 in `routes` too.
+  RouteSplit split(int bank, const Routes& routes, const Routes& hits, const Routes& misses);
+  // Counts the routes [rows, used] of a bank in the open round, as the router chose them, dropped ones included. After
+  // every pass, bank by bank.
   void count(int bank, std::span<const std::int32_t> routes, std::size_t rows);
   // A pass of the trunk begins, and with it a round; the draft block's passes up to the next one belong to it too.
   void begin_round(bool decode, std::size_t rows);
   // Ends the open round, if there is one: moves that have been copied take effect, new ones begin.
   void end_round();
   void add_crew_wait(double seconds) { crew_wait_ += seconds; }  // in the round that runs
+  TailSkip& tail_skip() { return tail_skip_; }                   // lossy; off at the start
 
   // Different off-card experts that the passes have met so far, each pass and bank for itself; of the open round too.
   std::uint64_t missed() const { return missed_; }
@@ -160,6 +164,7 @@ class ExpertStore {
   std::vector<std::uint64_t> seen_;  // [experts]: the count that met it last
   bool open_ = false, decode_ = false;
   std::size_t rows_ = 0;
+  TailSkip tail_skip_;
   std::vector<std::string> warnings_;
 };
 

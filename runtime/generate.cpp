@@ -184,7 +184,13 @@ class Rounds {
     const Stopwatch watch;
     const TokenId token = sampler_.sample(logits, prefix_, options_.answer_start);
     result_.drafts.sample_seconds += watch.seconds();
-    return options_.forced.empty() ? token : options_.forced[result_.tokens.size()];
+    if (!options_.forced.empty()) return options_.forced[result_.tokens.size()];
+    if (options_.biased_acceptance && used_ < window_.size() && token != window_[used_] &&
+        sampler_.at_least_as_likely(window_[used_], token)) {
+      ++result_.drafts.kept_though_rejected;
+      return window_[used_];
+    }
+    return token;
   }
 
   bool is_stop(TokenId token) const {

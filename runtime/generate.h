@@ -103,6 +103,9 @@ struct GenerateOptions {
   // answer is continued.
   std::size_t answer_start = 0;
   Drafter* drafter = nullptr;  // null: one token a round
+  // Lossy: a draft that the sampler did not pick stays all the same when it is at least as likely as the token that it
+  // picked (Sampler::at_least_as_likely). Not with a forced text.
+  bool biased_acceptance = false;
   // Not empty: the answer is these tokens, whatever the sampler says; it is asked all the same, for its time. Stop
   // tokens and strings end nothing. For comparing configurations on one text.
   std::span<const TokenId> forced = {};

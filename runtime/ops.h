@@ -306,7 +306,8 @@ class Ops {
   virtual void finish_experts() {}
   // y = down(quantised(silu(gate x) * (up x))). y [w, d].
   virtual void ffn(const ExpertWeights& weights, const Activation& a, Rows y) = 0;
-  // out = fma over k in rank order of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out).
+  // out = fma over k in rank order of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out). A
+  // negative id has no part in it: its row of y is not read.
   virtual void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) = 0;
 
   // ---- n-gram embedding (spec 3.3, 3.4) -----------------------------------------------------------------------------

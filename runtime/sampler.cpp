@@ -83,6 +83,15 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
   return best.id;
 }
 
+bool Sampler::at_least_as_likely(TokenId a, TokenId b) const {
+  if (settings_.temperature == 0.0F) return false;
+  const auto find = [&](TokenId id) {
+    return std::find_if(candidates_.begin(), candidates_.end(), [id](const Candidate& c) { return c.id == id; });
+  };
+  const auto at_a = find(a), at_b = find(b);
+  return at_a != candidates_.end() && at_b != candidates_.end() && at_a->score >= at_b->score;
+}
+
 std::span<const Candidate> Sampler::filter(std::span<const float> logits, std::span<const TokenId> prefix,
                                            std::size_t answer_start) {
   CHECK(settings_.temperature > 0.0F);

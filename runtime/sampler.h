@@ -50,6 +50,10 @@ class Sampler {
   // answer_start <= prefix.size(), ids of the prefix below logits.size().
   TokenId sample(std::span<const float> logits, std::span<const TokenId> prefix, std::size_t answer_start);
 
+  // Of the row that was sampled or filtered last: whether `a` and `b` are both among the survivors of steps 1 to 6 and
+  // `a` is at least as likely as `b`. Never with temperature 0, where one token alone has a probability.
+  bool at_least_as_likely(TokenId a, TokenId b) const;
+
   // The survivors of steps 1 to 6, in no particular order; valid until the next call. REQUIRES temperature > 0.
   std::span<const Candidate> filter(std::span<const float> logits, std::span<const TokenId> prefix,
                                     std::size_t answer_start);

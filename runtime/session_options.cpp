@@ -144,6 +144,18 @@ void add_draft_flags(CLI::App& app, DraftChoices& choices) {
   for (const char* name : {"--drafts", "--lookup", "--mtp-norm", "--mtp-attention"}) app.get_option(name)->group(group);
 }
 
+void add_lossy_flags(CLI::App& app, LossyChoices& choices) {
+  const std::string group = "Lossy switches (see docs/drafting.md; these change the text)";
+  add_words(app, "--lossy-biased-acceptance", {"on", "off"},
+            "on or off: keep a rejected draft that is at least as likely as its replacement (default off)", "HOW",
+            [&choices](std::size_t word) { choices.biased_acceptance = word == 0; });
+  app.get_option("--lossy-biased-acceptance")->group(group);
+  add_optional(app, "--lossy-tail-route-skip", choices.tail_route_skip,
+               "router weight, 0 to 0.5, that a token may lose in each layer in experts off the card (default 0)", "W")
+      ->check(CLI::Range(0.0, 0.5).description(""))
+      ->group(group);
+}
+
 void add_sampling_flags(CLI::App& app, SamplingChoices& choices) {
   const std::string group = "Sampling (defaults: the model's recommendation)";
   add_optional(app, "--temperature", choices.temperature, "0 for greedy, else 0.01 to 100", "T")->group(group);

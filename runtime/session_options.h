@@ -49,6 +49,8 @@ void add_engine_flags(CLI::App& app, EngineOptions& options);
 void add_placement_flags(CLI::App& app, PlacementChoices& choices);
 // --drafts, --lookup, --mtp-norm, --mtp-attention: for commands that generate.
 void add_draft_flags(CLI::App& app, DraftChoices& choices);
+// --lossy-biased-acceptance, --lossy-tail-route-skip: for commands that generate or evaluate.
+void add_lossy_flags(CLI::App& app, LossyChoices& choices);
 // --temperature, --top-k, --top-p, --min-p, --presence-penalty, --repetition-penalty, --penalty-window, --seed,
 // --greedy.
 void add_sampling_flags(CLI::App& app, SamplingChoices& choices);

@@ -215,11 +215,48 @@ class Refusals(PlacementTest):
         self.assertIn("/nowhere.yaml: expected a hardware", self.refused(*RUN, "--hardware", "/nowhere.yaml"))
 
     def test_lossy_switches(self):
-        policy = self.path("lossy.yaml", "lossy:\n  tail_route_skip: 0.1\n")
-        for command in (RUN, ("chat", MODEL)):
-            self.assertEqual(self.refused(*command, "--policy", policy),
-                             f"tandem: error: {policy}: lossy: expected all switches off, found one on. Fix: leave them "
-                             "out; this version has none\n")
+        policy = self.path("lossy.yaml", "lossy:\n  tail_route_skip: 0.3\n")
+        flags = ("--logits-hash", "--slots", "60", "--adapt", "off", "--drafts", "2")
+        code, exact, err = self.tandem(*RUN, *flags)
+        self.assertEqual((code, err), (0, ""))
+        code, lossy, err = self.tandem(*RUN, *flags, "--policy", policy)
+        self.assertEqual(code, 0)
+        self.assertRegex(err, r"\Atandem: warning: LOSSY: tail-route skip 0\.3\. The text is not that of the model: it "
+                              r"depends on which experts are on the card\. [^\n]+\n\Z")
+        self.assertNotEqual(lossy.splitlines()[-1], exact.splitlines()[-1])
+        # Flags go before the policy, either way; one answer for a fixed placement, whatever is drafted.
+        code, off, err = self.tandem(*RUN, *flags, "--policy", policy, "--lossy-tail-route-skip", "0")
+        self.assertEqual((code, off, err), (0, exact, ""))
+        code, on, _ = self.tandem(*RUN, *flags, "--lossy-tail-route-skip", "0.3", "--drafts", "0", "--workers", "1")
+        self.assertEqual((code, on), (0, lossy))
+        code, _, err = self.tandem(*RUN, *flags, "--lossy-biased-acceptance", "on")
+        self.assertEqual(code, 0)
+        self.assertIn("LOSSY: biased acceptance. The text", err)
+
+    def test_lossy_certificate(self):
+        text = self.path("text.txt", "The quick brown fox jumps over the lazy dog. The quick brown fox sleeps.\n" * 3)
+        csv = os.path.join(self.folder, "out.csv")
+        code, out, _ = self.tandem("eval", MODEL, "--text", text, "--slots", "60", "--adapt", "off", "--lossy",
+                                   "--lossy-tail-route-skip", "0.2", "--lossy-biased-acceptance", "on", "--json",
+                                   "--per-position", csv)
+        self.assertEqual(code, 0)
+        result = json.loads(out)
+        self.assertGreater(result["tail_route_skip"]["total_variation"]["mean"], 0)
+        self.assertGreater(result["tail_route_skip"]["weight_skipped"], 0)
+        self.assertEqual(result["biased_acceptance"]["head"]["positions"], result["positions"] - 1)
+        self.assertGreater(result["biased_acceptance"]["lookup"]["positions"], 10)
+        with open(csv, encoding="utf-8") as file:
+            self.assertEqual(len(file.readlines()), result["positions"] + 1)
+        code, out, _ = self.tandem("eval", MODEL, "--text", text, "--lossy", "--lossy-tail-route-skip", "0.2")
+        self.assertEqual(code, 0)
+        self.assertRegex(out, r"\Acertificate of tail-route skip 0\.2: \d+ tokens, ")
+        self.assertIn("eval --lossy: expected a lossy switch that is on, found none. Fix: ",
+                      self.refused("eval", MODEL, "--text", text, "--lossy"))
+        self.assertIn("expected --reference or --lossy, found both",
+                      self.refused("eval", MODEL, "--text", text, "--lossy", "--reference"))
+        self.assertIn("expected --lossy or --last, found both",
+                      self.refused("eval", MODEL, "--text", text, "--lossy", "--last", "3"))
+        self.assertIn("--lossy-tail-route-skip: Value 0.6 not in range", self.refused(*RUN, "--lossy-tail-route-skip", "0.6"))
 
 
 class Locking(PlacementTest):

@@ -402,16 +402,21 @@ TEST_F(Reference, Ffn) {
 
 TEST_F(Reference, Combine) {
   constexpr std::size_t kD = 40, kUsed = 10;
-  const Floats y = make(2 * kUsed, kD), shared = make(2, kD), logit = make(2, 1), weights = make(2, kUsed);
-  Floats w = weights, out(2, kD);
+  const Floats shared = make(2, kD), logit = make(2, 1), weights = make(2, kUsed);
+  Floats y = make(2 * kUsed, kD), w = weights, out(2, kD);
   std::vector<std::int32_t> experts(2 * kUsed);
+  for (const std::size_t left_out : {std::size_t{3}, kUsed, 2 * kUsed - 1}) {  // their rows of y are not read
+    experts[left_out] = -1;
+    y.row(left_out)[1] = std::numeric_limits<float>::quiet_NaN();
+  }
   ops_.combine({experts.data(), w.data(), 2, kUsed}, view(y), view(logit), view(shared), rows_of(out));
   for (std::size_t r = 0; r < 2; ++r) {
     oracle::Values expected(kD);
     for (std::size_t j = 0; j < kD; ++j) {
       for (std::size_t k = 0; k < kUsed; ++k)
-        expected[j] =
-            oracle::fma(oracle::exact(weights.row(r)[k]), oracle::exact(y.row(r * kUsed + k)[j]), expected[j]);
+        if (experts[r * kUsed + k] >= 0)
+          expected[j] =
+              oracle::fma(oracle::exact(weights.row(r)[k]), oracle::exact(y.row(r * kUsed + k)[j]), expected[j]);
       expected[j] =
           oracle::fma(oracle::sigmoid(oracle::exact(logit.row(r)[0])), oracle::exact(shared.row(r)[j]), expected[j]);
     }

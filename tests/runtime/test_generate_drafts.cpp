@@ -197,6 +197,96 @@ TEST(GenerateDrafts, SamplingAndPenaltiesSeeThePrefixOfTheirRow) {
   EXPECT_GT(accepted, 5000U);
 }
 
+// Biased acceptance, step by step: at every place the sampler's pick, unless a draft stands there that it finds at
+// least as likely. The decoder's rows do not depend on what came before.
+class SameRowDecoder : public ScriptedDecoder {
+ public:
+  explicit SameRowDecoder(std::vector<float> row) : ScriptedDecoder({1}, 200, row.size()), row_(std::move(row)) {}
+  std::span<const float> logits() const override { return row_; }
+  std::span<const float> row(std::size_t) const override { return row_; }
+
+ private:
+  std::vector<float> row_;
+};
+
+// Drafts of 0 to 3 tokens, by a list that repeats.
+class ListDrafter : public Drafter {
+ public:
+  void start(std::span<const TokenId>, std::size_t, const SamplerSettings&, std::span<const TokenId>) override {}
+  std::span<const Draft> propose(std::vector<TokenId>& prefix, std::size_t most) override {
+    drafts_.clear();
+    for (std::size_t i = 0; i < std::min(most, prefix.size() % 4); ++i)
+      drafts_.push_back({at(prefix.size(), i), DraftSource::kHead});
+    return drafts_;
+  }
+  void settle(const DraftRound&) override {}
+  // The draft i of a round that begins after `size` tokens.
+  static TokenId at(std::size_t size, std::size_t i) { return static_cast<TokenId>((7 * size + 3 * i) % 5 + 1); }
+
+ private:
+  std::vector<Draft> drafts_;
+};
+
+TEST(GenerateDrafts, BiasedAcceptanceKeepsDraftsAtLeastAsLikely) {
+  const std::vector<float> row{-20.0F, 1.0F, 0.5F, 1.0F, -0.5F, 0.0F, 0.2F, 0.1F, 0.0F, 0.0F, 0.0F};
+  std::uint64_t kept = 0;
+  for (std::uint64_t seed = 0; seed < 50; ++seed) {
+    SamplerSettings settings;
+    settings.seed = seed;
+    settings.top_k = 4;  // tokens 1, 3, 2, 6
+    settings.temperature = seed % 5 == 0 ? 0.0F : 1.0F;
+    const auto generated = [&](bool biased, std::vector<TokenId>& tokens) {
+      SameRowDecoder decoder(row);
+      Sampler sampler(settings);
+      ListDrafter drafter;
+      GenerateOptions options;
+      options.max_tokens = 60;
+      options.answer_start = 3;
+      options.drafter = &drafter;
+      options.biased_acceptance = biased;
+      GenerateHooks hooks;
+      hooks.token_bytes = [](TokenId) { return std::string_view("x"); };
+      const GenerateResult result = generate(decoder, sampler, std::vector<TokenId>{1, 1, 1}, options, hooks);
+      tokens = result.tokens;
+      return result.drafts;
+    };
+    std::vector<TokenId> exact, biased, text{1, 1, 1};
+    const DraftStats plain = generated(false, exact), stats = generated(true, biased);
+    EXPECT_EQ(plain.kept_though_rejected, 0U);
+    std::uint64_t expected = 0, accepted = 0;
+    Sampler sampler(settings);
+    const auto pick = [&] { return sampler.sample(row, text, 3); };
+    text.push_back(pick());
+    while (text.size() < 63) {
+      // A round: drafts stand as long as they are kept.
+      const std::size_t begin = text.size(), drafts = std::min(begin % 4, 63 - begin - 1);
+      for (std::size_t i = 0; i <= drafts && text.size() < 63; ++i) {
+        const TokenId token = pick();
+        if (i == drafts) {
+          text.push_back(token);
+          break;
+        }
+        const TokenId draft = ListDrafter::at(begin, i);
+        const auto logit = [&](TokenId id) { return row[static_cast<std::size_t>(id)]; };
+        const bool survives = draft == 1 || draft == 2 || draft == 3 || draft == 6;
+        const bool stays = settings.temperature > 0 && survives && logit(draft) >= logit(token);
+        expected += token != draft && stays ? 1 : 0;
+        accepted += token == draft || stays ? 1 : 0;
+        text.push_back(stays ? draft : token);
+        if (token != draft && !stays) break;
+      }
+    }
+    EXPECT_EQ(biased, std::vector<TokenId>(text.begin() + 3, text.end())) << seed;
+    EXPECT_EQ(stats.kept_though_rejected, expected);
+    EXPECT_EQ(stats.all_accepted(), accepted);
+    if (settings.temperature == 0.0F) {
+      EXPECT_EQ(biased, exact);
+    }
+    kept += expected;
+  }
+  EXPECT_GT(kept, 200U);
+}
+
 TEST(GenerateDrafts, NoRowIsRunThatNobodyCouldLookAt) {
   Case setup{
       .script = {1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}, .context = 9, .max_tokens = 0, .stops = {}, .sampling = {}};
