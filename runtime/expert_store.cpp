@@ -208,7 +208,7 @@ const ExpertBlobLayout* ExpertStore::layout(int bank) const {
   return entry.layout ? &*entry.layout : nullptr;
 }
 
-RouteSplit ExpertStore::split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) {
+RouteSplit ExpertStore::split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) const {
   RouteSplit result;
   const std::size_t count = routes.rows * routes.used;
   if (tail_skip_.on()) tail_skip_.apply(routes, [&](std::int32_t e) { return on_card(bank, e); });

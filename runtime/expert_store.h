@@ -91,7 +91,7 @@ class ExpertStore {
 
   // Splits routes: hits and misses each get the ids that are theirs and -1 elsewhere. Routes that the tail skip drops
   // become -1 in `routes` too.
-  RouteSplit split(int bank, const Routes& routes, const Routes& hits, const Routes& misses);
+  RouteSplit split(int bank, const Routes& routes, const Routes& hits, const Routes& misses) const;
   // Counts the routes [rows, used] of a bank in the open round, as the router chose them, dropped ones included. After
   // every pass, bank by bank.
   void count(int bank, std::span<const std::int32_t> routes, std::size_t rows);
@@ -164,7 +164,7 @@ class ExpertStore {
   std::vector<std::uint64_t> seen_;  // [experts]: the count that met it last
   bool open_ = false, decode_ = false;
   std::size_t rows_ = 0;
-  TailSkip tail_skip_;
+  mutable TailSkip tail_skip_;  // counts while it splits
   std::vector<std::string> warnings_;
 };
 

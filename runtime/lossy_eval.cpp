@@ -131,7 +131,7 @@ struct LossyRun {
       score(window, first + r, std::span<const float>(exact_logits.data() + r * vocab, vocab), row,
             head ? drafted : std::span<const float>{}, lookup);
     }
-    draft_known = fed == rows;
+    draft_known = fed == rows;  // never at the end of a window
     if (draft_known) {
       const auto last = drafts.span(rows - 1);
       draft.assign(last.begin(), last.end());
@@ -177,7 +177,6 @@ std::optional<LossyResult> evaluate_lossy(Pipeline& pipeline, SequenceState& exa
     if (start > 0 && window.size() < options.text.last_window) break;
     exact.reset();
     lossy.reset();
-    run.draft_known = false;
     PromptLookup lookup;
     for (std::size_t first = 0; first < window.size(); first += chunk) {
       if (hooks.cancelled && hooks.cancelled()) return std::nullopt;

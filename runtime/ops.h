@@ -285,7 +285,8 @@ class Ops {
   // summed in rank order. Returns the first row with a NaN logit, or -1.
   virtual std::int64_t route(ConstRows logits, Routes routes) = 0;
   // `bank` is number `index` of the store's. Puts each route where it is met: hits and misses get the ids that are
-  // theirs and -1 elsewhere; and writes all ids to `log`, staging memory of [w, used]. Without a store all are hits.
+  // theirs and -1 elsewhere; all ids go to `log`, staging memory of [w, used]; then what store->tail_skip() drops is -1
+  // in `routes` (a machine with memory of its own drops nothing, and the engine says so). Without a store all are hits.
   // Returns whether there may be any.
   virtual RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
                                   const Routes& hits, const Routes& misses, std::int32_t* log);
@@ -306,8 +307,7 @@ class Ops {
   virtual void finish_experts() {}
   // y = down(quantised(silu(gate x) * (up x))). y [w, d].
   virtual void ffn(const ExpertWeights& weights, const Activation& a, Rows y) = 0;
-  // out = fma over k in rank order of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out). A
-  // negative id has no part in it: its row of y is not read.
+  // out = fma over ranks k with id >= 0 of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out)
   virtual void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) = 0;
 
   // ---- n-gram embedding (spec 3.3, 3.4) -----------------------------------------------------------------------------

@@ -216,10 +216,10 @@ class Refusals(PlacementTest):
 
     def test_lossy_switches(self):
         policy = self.path("lossy.yaml", "lossy:\n  tail_route_skip: 0.3\n")
-        flags = ("--logits-hash", "--slots", "60", "--adapt", "off", "--drafts", "2")
+        flags = ("--logits-hash", "--slots", "60", "--adapt", "off")
         code, exact, err = self.tandem(*RUN, *flags)
         self.assertEqual((code, err), (0, ""))
-        code, lossy, err = self.tandem(*RUN, *flags, "--policy", policy)
+        code, lossy, err = self.tandem(*RUN, *flags, "--policy", policy, "--drafts", "2")
         self.assertEqual(code, 0)
         self.assertRegex(err, r"\Atandem: warning: LOSSY: tail-route skip 0\.3\. The text is not that of the model: it "
                               r"depends on which experts are on the card\. [^\n]+\n\Z")
