@@ -19,6 +19,7 @@ struct Vector16 {
 
 void gdn_scan_head_avx512(const GdnScan& scan, std::size_t head, float* work) {
   std::size_t column = scan_strips<Vector16, 8>(scan, head, work, 0);
+  column = scan_strips<Vector16, 4>(scan, head, work, column);
   column = scan_strips<Vector16, 1>(scan, head, work, column);
   scan_strips<Vector8, 1>(scan, head, work, column);  // eight columns that are left over
 }

@@ -72,15 +72,22 @@ struct Strip {
       typename V::F out[N], guess[N];
       for (std::size_t n = 0; n < N; ++n) out[n] = guess[n] = V::zero();
       for (std::size_t i = s * 32; i < std::min(dim, s * 32 + 32); ++i) {
-        for (std::size_t n = 0; n < N; ++n) {
-          typename V::F cell = V::load(from + i * dim + n * V::kLanes);
-          if constexpr (kReplay) {
-            for (std::size_t t = 0; t < scan.replay_k.rows; ++t)
-              cell =
-                  V::fma(V::set1(scan.replay_k.row(t)[key + i]), V::load(scan.replay_u.row(t) + first + n * V::kLanes),
-                         V::mul(V::set1(scan.replay_decay.row(t)[head]), cell));
-            if (!kPredict || to != kept) V::store(kept + i * dim + n * V::kLanes, cell);
+        typename V::F cells[N];
+        for (std::size_t n = 0; n < N; ++n) cells[n] = V::load(from + i * dim + n * V::kLanes);
+        if constexpr (kReplay) {
+          // A cell waits for its last row; the N cells side by side fill the time.
+          for (std::size_t t = 0; t < scan.replay_k.rows; ++t) {
+            const typename V::F k = V::set1(scan.replay_k.row(t)[key + i]);
+            const typename V::F kept_share = V::set1(scan.replay_decay.row(t)[head]);
+            const float* u_row = scan.replay_u.row(t) + first;
+            for (std::size_t n = 0; n < N; ++n)
+              cells[n] = V::fma(k, V::load(u_row + n * V::kLanes), V::mul(kept_share, cells[n]));
           }
+          if (!kPredict || to != kept)
+            for (std::size_t n = 0; n < N; ++n) V::store(kept + i * dim + n * V::kLanes, cells[n]);
+        }
+        for (std::size_t n = 0; n < N; ++n) {
+          typename V::F cell = cells[n];
           if constexpr (kWrite) {
             cell = V::fma(V::set1(k_write[i]), u[n], cell);
             out[n] = V::fma(cell, V::set1(q_write[i]), out[n]);
