@@ -134,7 +134,7 @@ void CudaOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists,
 }
 
 void CudaOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) {
-  gpu::combine(routes.weight, routes.used, y, shared_logit, shared, out, stream_);
+  gpu::combine(routes.expert, routes.weight, routes.used, y, shared_logit, shared, out, stream_);
 }
 void CudaOps::ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) {
   gpu::ple_gate(key, query, value, streams, gv, stream_);

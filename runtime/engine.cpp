@@ -141,11 +141,13 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
   };
   if (policy_.lossy.any()) warnings_.insert(warnings_.begin(), lossy_banner(policy_.lossy));
   if (policy_.lossy.tail_route_skip > 0) {
-    if (experts() != nullptr)
+    // A machine with memory of its own splits routes there, where nothing is dropped yet.
+    if (experts() != nullptr && ops_->memory().is_host())
       experts()->tail_skip().set_budget(policy_.lossy.tail_route_skip);
     else
       warnings_.push_back(
-          "lossy.tail_route_skip has no effect: this machine reads experts from the file. Fix: leave it out");
+          "lossy.tail_route_skip has no effect: this machine splits routes by itself, or reads experts from the file. "
+          "Fix: leave it out, or --device cpu");
   }
   if (!template_.warning().empty()) warnings_.push_back(template_.warning());
   add(plan_.plan.warnings);

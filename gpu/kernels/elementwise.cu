@@ -56,16 +56,19 @@ struct GatesBody {
 };
 
 struct CombineBody {
+  const std::int32_t* expert;
   const float* weight;
   unsigned used;
   ConstDeviceRows y, shared_logit, shared;
   DeviceRows out;
   __device__ void operator()(std::size_t r, unsigned j) const {
+    const std::int32_t* id = expert + r * used;
     const float* w = weight + r * used;
     const float* v = y.data + r * used * y.stride + j;
     float sum = 0.0F;
 #pragma unroll 10
-    for (unsigned k = 0; k < used; ++k) sum = __fmaf_rn(w[k], v[k * y.stride], sum);
+    for (unsigned k = 0; k < used; ++k)
+      if (id[k] >= 0) sum = __fmaf_rn(w[k], v[k * y.stride], sum);
     const float shared_weight = sigmoid_c(shared_logit.data[r * shared_logit.stride]);
     out.data[r * out.stride + j] = __fmaf_rn(shared_weight, shared.data[r * shared.stride + j], sum);
   }
@@ -142,11 +145,11 @@ void gdn_gates(DeviceRows alpha, DeviceRows beta, const float* dt_bias, const fl
   launch_columns(alpha.rows, alpha.cols, GatesBody{alpha, beta, dt_bias, a}, stream);
 }
 
-void combine(const float* weight, std::size_t used, ConstDeviceRows y, ConstDeviceRows shared_logit,
-             ConstDeviceRows shared, DeviceRows out, DeviceStream stream) {
+void combine(const std::int32_t* expert, const float* weight, std::size_t used, ConstDeviceRows y,
+             ConstDeviceRows shared_logit, ConstDeviceRows shared, DeviceRows out, DeviceStream stream) {
   LAUNCH_CHECK(y.rows == out.rows * used && y.cols == out.cols && shared.cols == out.cols, y.rows, used, out.rows,
                y.cols, out.cols);
-  launch_columns(out.rows, out.cols, CombineBody{weight, width(used), y, shared_logit, shared, out}, stream);
+  launch_columns(out.rows, out.cols, CombineBody{expert, weight, width(used), y, shared_logit, shared, out}, stream);
 }
 
 void add2(DeviceRows x, ConstDeviceRows a, ConstDeviceRows b, DeviceStream stream) {

@@ -15,9 +15,9 @@ void hc_write(DeviceRows x, ConstDeviceRows y, ConstDeviceRows inject, int strea
 // Ops::gdn_gates.
 void gdn_gates(DeviceRows alpha, DeviceRows beta, const float* dt_bias, const float* a, DeviceStream stream);
 
-// Ops::combine. weight [rows, used], y [rows * used, d].
-void combine(const float* weight, std::size_t used, ConstDeviceRows y, ConstDeviceRows shared_logit,
-             ConstDeviceRows shared, DeviceRows out, DeviceStream stream);
+// Ops::combine. expert, weight [rows, used], y [rows * used, d].
+void combine(const std::int32_t* expert, const float* weight, std::size_t used, ConstDeviceRows y,
+             ConstDeviceRows shared_logit, ConstDeviceRows shared, DeviceRows out, DeviceStream stream);
 
 // Ops::add2, tile_streams, add_streams, pair_streams, mean_pool.
 void add2(DeviceRows x, ConstDeviceRows a, ConstDeviceRows b, DeviceStream stream);

@@ -200,8 +200,9 @@ class CardOps final : public Ops {
   }
   void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override {
     CardCall call;
-    gpu::combine(call.values(routes.weight, routes.rows * routes.used), routes.used, call.in(y), call.in(shared_logit),
-                 call.in(shared), call.out(out), nullptr);
+    const std::size_t n = routes.rows * routes.used;
+    gpu::combine(call.values(routes.expert, n), call.values(routes.weight, n), routes.used, call.in(y),
+                 call.in(shared_logit), call.in(shared), call.out(out), nullptr);
   }
   void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) override {
     CardCall call;
