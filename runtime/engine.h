@@ -93,7 +93,6 @@ class Engine {
   // Bytes of the card in use beside those planned, as a line for a report; empty without a card. To be asked when the
   // sequences have been made.
   std::string card_memory_note() const;
-  DraftSettings drafting() const;                               // by flags and policy
   const Policy::Lossy& lossy() const { return policy_.lossy; }  // by flags and policy; says so in warnings()
   SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}, ops_->memory()); }
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once

@@ -1,6 +1,7 @@
+#include "gpu/kernels/meeting.h"
+
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/launch_check.h"
-#include "gpu/kernels/meeting.h"
 
 namespace tandem::gpu {
 
