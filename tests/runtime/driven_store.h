@@ -64,6 +64,16 @@ class FakeCard : public CardMemory {
       copied += copy.bytes;
     }
   }
+  void upload(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) override {
+    const Open open(*this);
+    EXPECT_TRUE(on_card(to) && !on_card(from));
+    std::memcpy(to, from, bytes);
+  }
+  void download(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) override {
+    const Open open(*this);
+    EXPECT_TRUE(!on_card(to) && on_card(from));
+    std::memcpy(to, from, bytes);
+  }
   bool host_readable() const override { return readable; }
   void exchange(std::uint8_t* card, std::uint8_t* ram, std::size_t bytes) override {
     const Open open(*this);

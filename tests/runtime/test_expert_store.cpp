@@ -199,7 +199,7 @@ TEST(ExpertStoreDeathTest, AWrongChecksumEndsTheProgram) {
   ExpertPlacement start = all_in_ram(kBanks, kExperts);
   start.at(3, 6) = Place::kCard;
   Driven run(settings(AdaptMode::kOff, 2), start, 7);
-  run.store->verify();  // the card is not readable, and is left alone
+  run.store->verify();
   const auto flip = [&](int b, int e) {
     const FakeCard::Open open(run.card);
     const_cast<std::uint8_t*>(run.store->blob(b, e))[5] ^= 1;
@@ -211,7 +211,7 @@ TEST(ExpertStoreDeathTest, AWrongChecksumEndsTheProgram) {
       },
       "expert 7 of layer 4, in RAM: checksum");
   flip(3, 6);
-  run.store->verify();
+  EXPECT_DEATH(run.store->verify(), "expert 6 of layer 3, on the card: checksum");  // read back by the card
   run.card.readable = true;
   EXPECT_DEATH(
       {
