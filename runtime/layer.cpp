@@ -136,17 +136,27 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
                {weights.alpha, ws.alpha.rows(w)},
                {weights.beta, ws.beta.rows(w)}},
               m);
-  ops.gdn_gates(ws.alpha.rows(w), ws.beta.rows(w), params.dt_bias.data(), params.a.data());
-
-  const std::size_t channels = sz(shape.gdn_conv_width());
-  ops.causal_conv(state.conv.committed(), ws.qkv.rows(w),
-                  ConstRows(params.gdn_conv.data(), sz(shape.gdn_conv), channels), 1, ws.conv.rows(w));
-  float* conv = ws.conv.rows(w).data;
-  const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
-  ops.l2_norm(ConstRows(conv, w, kw, channels), dim, shape.norm_eps, scale, ws.qn.rows(w));
-  ops.l2_norm(ConstRows(conv + kw, w, kw, channels), dim, shape.norm_eps, 1.0F, ws.kn.rows(w));
-
   const bool window = pass.mode == PassMode::kWindow;
+  const std::size_t channels = sz(shape.gdn_conv_width());
+  const Rows conv = ws.conv.rows(w), q = ws.qn.rows(w), k = ws.kn.rows(w), decay = ws.alpha.rows(w);
+  GdnInput input;
+  input.key_heads = sz(shape.gdn_key_heads);
+  input.dim = dim;
+  input.alpha = decay;
+  input.beta = ws.beta.rows(w);
+  input.dt_bias = params.dt_bias.data();
+  input.a = params.a.data();
+  input.qkv = ws.qkv.rows(w);
+  input.taps = ConstRows(params.gdn_conv.data(), sz(shape.gdn_conv), channels);
+  input.history = state.conv.view();
+  input.log = window;
+  input.eps = shape.norm_eps;
+  input.scale = 1.0F / std::sqrt(static_cast<float>(dim));
+  input.conv = conv;
+  input.q = q;
+  input.k = k;
+  ops.gdn_input(input);
+
   GdnScan scan{sz(shape.gdn_key_heads),
                heads,
                dim,
@@ -154,25 +164,36 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
                ConstRows(state.log_k.data(), pass.state.replay, kw),
                ConstRows(state.log_u.data(), pass.state.replay, vw),
                ConstRows(state.log_decay.data(), pass.state.replay, heads),
-               ws.qn.rows(w),
-               ws.kn.rows(w),
-               ConstRows(conv + 2 * kw, w, vw, channels),
-               ws.alpha.rows(w),
+               q,
+               k,
+               ConstRows(conv.data + 2 * kw, w, vw, channels),
+               decay,
                ws.beta.rows(w),
                ws.gdn_out.rows(w),
                window ? Rows(state.log_u.data(), w, vw) : Rows()};
   ops.stage("delta rule", pass.layer);
   ops.gdn_scan(scan);
-  MachineMemory& memory = ops.memory();
+  if (!window) ops.memory().commit_rows(state.conv.view(), ws.qkv.rows(w));
+
+  const bool block = dtype_info(weights.out.type).kind == DTypeKind::kBlock;
+  const Activation r{ws.gdn_out.rows(w), block ? ws.quant(w, vw) : QuantRows{}};
+  GdnResult result;
+  result.dim = dim;
+  result.o = ws.gdn_out.rows(w);
+  result.z = ws.z.rows(w);
+  result.norm = params.gdn_norm.data();
+  result.eps = shape.norm_eps;
+  result.q = r.q;
+  result.k = k;
+  result.decay = decay;
   if (window) {
-    memory.copy(state.log_k.data(), ws.kn.rows(w).data, w * kw * sizeof(float));
-    memory.copy(state.log_decay.data(), ws.alpha.rows(w).data, w * heads * sizeof(float));
-    memory.log_rows(state.conv.view(), 0, ws.qkv.rows(w));
-  } else {
-    memory.commit_rows(state.conv.view(), ws.qkv.rows(w));
+    result.log_k = state.log_k.data();
+    result.log_decay = state.log_decay.data();
   }
-  ops.gdn_output(ws.gdn_out.rows(w), ws.z.rows(w), params.gdn_norm.data(), dim, shape.norm_eps, ws.gdn_out.rows(w));
-  ops.matmul(weights.out, pass.activation("gdn output", ws.gdn_out.rows(w), {&weights.out}), ws.block.rows(w));
+  ops.stage("gdn output", pass.layer);
+  const std::int64_t bad = ops.gdn_result(result);
+  if (bad >= 0) Pass::fail_not_finite({"gdn output", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
+  ops.matmul(weights.out, r, ws.block.rows(w));
 }
 
 void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayerState& state, bool sparse) {
@@ -180,21 +201,35 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   Workspace& ws = pass.ws;
   const ModelShape& shape = pass.shape;
   const AttentionWeights& weights = *params.w->attention;
-  const std::size_t w = pass.rows, dim = sz(shape.head_dim), heads = sz(shape.heads), kv_heads = sz(shape.kv_heads);
+  const std::size_t w = pass.rows, dim = sz(shape.head_dim), heads = sz(shape.heads);
   const std::size_t index_heads = sz(shape.indexer_heads), index_dim = sz(shape.indexer_dim);
   const float eps = shape.norm_eps;
 
   const Activation m = pass.activation("attention input", ws.mixed.rows(w),
                                        {&weights.q, &weights.k, &weights.v, &weights.indexer_q, &weights.indexer_k});
-  ops.matmuls({{weights.q, ws.q_gate.rows(w)},
-               {weights.k, ws.k.rows(w)},
-               {weights.v, ws.v.rows(w)},
-               {weights.indexer_k, ws.index_k.rows(w)}},
-              m);
-  ops.norm_rope(ws.q_gate.rows(w), heads, dim, 2 * dim, params.q_norm.data(), eps, pass.rope, ws.q_rot.rows(w));
-  ops.norm_rope(ws.k.rows(w), kv_heads, dim, dim, params.k_norm.data(), eps, pass.rope, ws.k_rot.rows(w));
-  const KvView kv = pass.state.kv_view(state);
-  ops.kv_store(kv, pass.position, ws.k_rot.rows(w), ws.v.rows(w));
+  const bool selects = sparse && pass.selects();
+  const Ops::Product products[] = {{weights.q, ws.q_gate.rows(w)},
+                                   {weights.k, ws.k.rows(w)},
+                                   {weights.v, ws.v.rows(w)},
+                                   {weights.indexer_k, ws.index_k.rows(w)},
+                                   {weights.indexer_q, ws.index_q.rows(w)}};
+  ops.matmuls(std::span(products).first(selects ? 5 : 4), m);
+  AttentionInput input;
+  input.heads = heads;
+  input.head_stride = 2 * dim;
+  input.dim = dim;
+  input.q = ws.q_gate.rows(w);
+  input.k = ws.k.rows(w);
+  input.v = ws.v.rows(w);
+  input.q_norm = params.q_norm.data();
+  input.k_norm = params.k_norm.data();
+  input.eps = eps;
+  input.rope = pass.rope;
+  input.kv = pass.state.kv_view(state);
+  input.position = pass.position;
+  input.q_rot = ws.q_rot.rows(w);
+  input.k_rot = ws.k_rot.rows(w);
+  ops.attention_input(input);
   const std::size_t ratio = sz(shape.indexer_ratio);
   const RopeView block_rope{ws.block_cos.rows(w / ratio + 1), ws.block_sin.rows(w / ratio + 1)};
   ops.index_blocks({state.raw_keys.view(), pass.pending, ws.index_k.rows(w), pass.position, ratio,
@@ -206,11 +241,9 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
 
   ops.stage("attention", pass.layer);
   if (sparse) {
-    if (pass.selects()) {
-      ops.matmul(weights.indexer_q, m, ws.index_q.rows(w));
+    if (selects)
       ops.norm_rope(ws.index_q.rows(w), index_heads, index_dim, index_dim, params.index_q_norm.data(), eps, pass.rope,
                     ws.index_q_rot.rows(w));
-    }
     ops.select_positions(ws.index_q_rot.rows(w), index_heads,
                          ConstRows(state.pooled.data(), state.pooled.size() / index_dim, index_dim), pass.position,
                          ratio, sz(shape.indexer_blocks()), ws.lists(w));
@@ -219,7 +252,7 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   }
   const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
   const ConstRows gate(ws.q_gate.rows(w).data + dim, w, 2 * heads * dim - dim, 2 * heads * dim);
-  ops.attention(ws.q_rot.rows(w), kv, ws.lists(w), scale, gate, 2 * dim, ws.attn_out.rows(w));
+  ops.attention(ws.q_rot.rows(w), input.kv, ws.lists(w), scale, gate, 2 * dim, ws.attn_out.rows(w));
   ops.matmul(weights.out, pass.activation("attention output", ws.attn_out.rows(w), {&weights.out}), ws.block.rows(w));
 }
 

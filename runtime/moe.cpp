@@ -16,19 +16,22 @@ void moe(const Pass& pass, const MoeWeights& weights) {
   const Activation f = pass.activation("expert input", ws.mixed.rows(w),
                                        {&weights.router, &weights.routed.gate, &weights.routed.up, &weights.shared.gate,
                                         &weights.shared.up, &weights.shared_gate});
+  const Ops::SharedExpert shared{&weights.shared, ws.shared.rows(w)};
+  const bool shared_runs = ops.start_ffn(*shared.weights, f, shared.y);
   ops.matmuls({{weights.router, ws.router.rows(w)}, {weights.shared_gate, ws.shared_logit.rows(w)}}, f);
   pass.show("router_logits", ws.router.rows(w));
   const Routes routes = ws.routes(w, used);
   ops.stage("router", pass.layer);
-  const std::int64_t bad = ops.route(ws.router.rows(w), routes);
-  if (bad >= 0) Pass::fail_not_finite({"router", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
   const Rows y = ws.expert_y.rows(w * used);
   const Routes hits = ws.hits(w, used), misses = ws.misses(w, used);
-  const RouteSplit split = ops.split_routes(weights.routed, pass.experts, pass.layer, routes, hits, misses,
-                                            ws.route_log(static_cast<std::size_t>(pass.layer), w, used));
+  RouteSplit split;
+  const std::int64_t bad = ops.route_split(ws.router.rows(w),
+                                           {&weights.routed, pass.experts, pass.layer, routes, hits, misses,
+                                            ws.route_log(static_cast<std::size_t>(pass.layer), w, used)},
+                                           split);
+  if (bad >= 0) Pass::fail_not_finite({"router", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
   // With nothing on the card, all that a layer has to do for its experts is one list, which everybody shares.
-  const bool crew_alone = split.misses && !split.hits;
-  const Ops::SharedExpert shared{&weights.shared, ws.shared.rows(w)};
+  const bool crew_alone = split.misses && !split.hits && !shared_runs;
   ops.stage("hand-off", pass.layer);
   if (split.misses) ops.start_experts(weights.routed, misses, f, y, crew_alone ? shared : Ops::SharedExpert{});
   if (split.hits) {
@@ -36,7 +39,7 @@ void moe(const Pass& pass, const MoeWeights& weights) {
     ops.stage("experts on the card", pass.layer);
     ops.expert_ffn(weights.routed, hits, f, y);
   }
-  if (!crew_alone) {
+  if (!crew_alone && !shared_runs) {
     const Span span("shared expert", pass.layer);
     ops.stage("shared expert", pass.layer);
     ops.ffn(*shared.weights, f, shared.y);

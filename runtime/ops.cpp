@@ -19,4 +19,36 @@ RouteSplit Ops::split_routes(const ExpertBank&, const ExpertStore* store, int in
   return {.hits = true, .misses = false};
 }
 
+std::int64_t Ops::route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split) {
+  const std::int64_t bad = route(logits, plan.routes);
+  if (bad < 0) split = split_routes(*plan.bank, plan.store, plan.index, plan.routes, plan.hits, plan.misses, plan.log);
+  return bad;
+}
+
+void Ops::gdn_input(const GdnInput& in) {
+  const std::size_t w = in.qkv.rows, channels = in.qkv.cols, keys = in.key_heads * in.dim;
+  gdn_gates(in.alpha, in.beta, in.dt_bias, in.a);
+  causal_conv({in.history.rows, in.history.depth, in.history.width}, in.qkv, in.taps, 1, in.conv);
+  l2_norm(ConstRows(in.conv.data, w, keys, channels), in.dim, in.eps, in.scale, in.q);
+  l2_norm(ConstRows(in.conv.data + keys, w, keys, channels), in.dim, in.eps, 1.0F, in.k);
+  if (in.log) memory().log_rows(in.history, 0, in.qkv);
+}
+
+std::int64_t Ops::gdn_result(const GdnResult& result) {
+  const auto log = [this](float* to, const ConstRows& from) {
+    CHECK(from.stride == from.cols, "rows {} apart", from.stride);
+    memory().copy(to, from.data, from.rows * from.cols * sizeof(float));
+  };
+  if (result.log_k != nullptr) log(result.log_k, result.k);
+  if (result.log_decay != nullptr) log(result.log_decay, result.decay);
+  gdn_output(result.o, result.z, result.norm, result.dim, result.eps, result.o);
+  return result.q ? quantize(result.o, result.q) : -1;
+}
+
+void Ops::attention_input(const AttentionInput& in) {
+  norm_rope(in.q, in.heads, in.dim, in.head_stride, in.q_norm, in.eps, in.rope, in.q_rot);
+  norm_rope(in.k, in.kv.kv_heads, in.dim, in.dim, in.k_norm, in.eps, in.rope, in.k_rot);
+  kv_store(in.kv, in.position, in.k_rot, in.v);
+}
+
 }  // namespace tandem

@@ -105,7 +105,57 @@ struct GdnScan {
 // Told while weights are packed: bytes done of all.
 using LoadProgress = std::function<void(std::size_t done, std::size_t total)>;
 
+// What a GDN layer does between its products and the delta rule (see Ops::gdn_input).
+struct GdnInput {
+  std::size_t key_heads = 0, dim = 0;
+  Rows alpha, beta;  // [w, value_heads]
+  const float* dt_bias = nullptr;
+  const float* a = nullptr;
+  ConstRows qkv, taps;  // [w, C] with C = 2 * key_heads * dim + values, [taps, C]
+  HistoryRows history;  // of qkv
+  bool log = false;     // qkv becomes the first rows of the open window, too
+  float eps = 0, scale = 0;
+  Rows conv;  // [w, C]; afterwards only the columns of the values mean something
+  Rows q, k;  // [w, key_heads * dim]
+};
+
+// What it does after the delta rule (see Ops::gdn_result).
+struct GdnResult {
+  std::size_t dim = 0;
+  Rows o;                       // [w, values], in place
+  ConstRows z;                  // [w, values]
+  const float* norm = nullptr;  // [dim]
+  float eps = 0;
+  QuantRows q;             // of o; none: not wanted
+  ConstRows k, decay;      // as of GdnScan
+  float* log_k = nullptr;  // the rows of k and decay, one after the other; null: no log
+  float* log_decay = nullptr;
+};
+
+// From an attention layer's products to the KV storage (see Ops::attention_input).
+struct AttentionInput {
+  std::size_t heads = 0, head_stride = 0, dim = 0;  // of q; k and v have kv.kv_heads heads of dim values, tight
+  ConstRows q, k, v;
+  const float* q_norm = nullptr;  // [dim]
+  const float* k_norm = nullptr;
+  float eps = 0;
+  RopeView rope;
+  KvView kv;
+  std::size_t position = 0;  // of the first row
+  Rows q_rot;                // [w, heads * dim]
+  Rows k_rot;                // [w, kv width]: work memory, means nothing afterwards
+};
+
 class ExpertStore;
+
+// The routes of one layer, and where each is met (see Ops::route_split).
+struct RoutePlan {
+  const ExpertBank* bank = nullptr;
+  const ExpertStore* store = nullptr;
+  int index = 0;
+  Routes routes, hits, misses;
+  std::int32_t* log = nullptr;
+};
 
 struct LoadOptions {
   std::optional<ExpertPlacement> placement;  // empty: every expert in RAM
@@ -257,10 +307,17 @@ class Ops {
   virtual void gdn_scan(const GdnScan& scan) = 0;
   // r = (o * (1 / sqrt(mean o^2 + eps))) * norm[dim] * sigmoid(z), per head. r may be o.
   virtual void gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) = 0;
+  // gdn_gates; causal_conv of qkv with dilation 1; l2_norm of its first key_heads heads, times scale, to q, and of the
+  // next ones to k; the log. A machine may do it all at once.
+  virtual void gdn_input(const GdnInput& in);
+  // The logs; gdn_output in place; quantize. Returns what quantize does, -1 without q.
+  virtual std::int64_t gdn_result(const GdnResult& result);
 
   // ---- QSA attention (spec 5) ---------------------------------------------------------------------------------------
   // Stores the window's keys and values at positions position .. position + w - 1.
   virtual void kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) = 0;
+  // norm_rope of q and of k, kv_store of k and v.
+  virtual void attention_input(const AttentionInput& in);
   // y[b] = (x[b*ratio] + x[b*ratio + 1] + ...) / ratio. y [blocks, dim].
   virtual void mean_pool(ConstRows x, std::size_t ratio, Rows y) = 0;
   // Row r sees positions 0 .. position + r. With nb complete blocks of `ratio` among them: if nb <= blocks every
@@ -290,6 +347,8 @@ class Ops {
   // Returns whether there may be any.
   virtual RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
                                   const Routes& hits, const Routes& misses, std::int32_t* log);
+  // route, then split_routes (not after a NaN). Returns what route does.
+  virtual std::int64_t route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split);
   // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d]. A negative id leaves its row of y alone.
   virtual void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) = 0;
   // The same for the experts that are off the card, and for the shared expert when it is given: begun here, done when
@@ -307,6 +366,11 @@ class Ops {
   virtual void finish_experts() {}
   // y = down(quantised(silu(gate x) * (up x))). y [w, d].
   virtual void ffn(const ExpertWeights& weights, const Activation& a, Rows y) = 0;
+  // ffn beside what follows, on a machine that can: true, and y is there for the next combine. False: nothing was done.
+  virtual bool start_ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
+    (void)weights, (void)a, (void)y;
+    return false;
+  }
   // out = fma over ranks k with id >= 0 of (weight, y[r*used + k]) from 0, then fma(sigmoid(shared_logit), shared, out)
   virtual void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) = 0;
 
