@@ -3,7 +3,9 @@
 // predicts.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <random>
 
 #include "bench/bench.h"
@@ -22,7 +24,7 @@ namespace tandem::bench {
 namespace {
 
 struct Options {
-  std::string model, csv, machine;
+  std::string model, csv, machine, census;
   int device = 0;
   std::size_t workers = 0, passes = 40, prompt = 64;
   std::vector<std::size_t> widths{1, 4};
@@ -37,9 +39,10 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--passes", options.passes, "passes for every figure")->check(CLI::PositiveNumber);
   app.add_option("--prompt", options.prompt, "tokens read before")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--widths", options.widths, "rows of a pass, 1 to 16")->delimiter(',')->check(CLI::Range(1, 16));
-  app.add_option("--residency", options.residency, "shares of all experts on the card, drawn at random")
+  app.add_option("--residency", options.residency, "shares of all experts on the card, drawn at random or by --census")
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0));
+  app.add_option("--census", options.census, "the experts on the card are those it counts most, not random ones");
   app.add_flag("--stages", options.stages, "a table of the stages on the card, from passes of their own");
   app.add_flag("--no-graphs{false}", options.graphs, "launch every operation anew");
   app.add_option("--csv", options.csv, "append the figures to this file");
@@ -52,6 +55,25 @@ ExpertPlacement random_placement(const Model& model, double share) {
   std::mt19937 random(5);
   std::uniform_real_distribution<double> draw(0.0, 1.0);
   for (Place& place : placement.place) place = draw(random) < share ? Place::kCard : Place::kRam;
+  return placement;
+}
+
+// The same share of every layer, those of the most routes first.
+ExpertPlacement hottest(const Model& model, const std::string& path, double share) {
+  const Census census = load_census(path);
+  ExpertPlacement placement = all_in_ram(model.shape.layers + model.shape.mtp_layers, model.shape.experts);
+  if (census.banks < placement.banks || census.experts != placement.experts)
+    fail_input("{}: expected {} x {} experts, found {} x {}", path, placement.banks, placement.experts, census.banks,
+               census.experts);
+  const CensusPart part{&census, {}, 1.0};
+  const RouteShares shares = mix_shares({&part, 1});
+  std::vector<int> order(static_cast<std::size_t>(placement.experts));
+  for (int b = 0; b < placement.banks; ++b) {
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return shares.at(b, x) > shares.at(b, y); });
+    for (std::size_t i = 0; i < static_cast<std::size_t>(std::lround(share * placement.experts)); ++i)
+      placement.at(b, order[i]) = Place::kCard;
+  }
   return placement;
 }
 
@@ -107,7 +129,8 @@ int run(int argc, char** argv) {
     const std::unique_ptr<Ops> ops = make_gpu_ops(gpu, &why_not);
     CHECK(ops != nullptr, "{}", why_not);
     LoadOptions load;
-    load.placement = random_placement(model, residency);
+    load.placement =
+        options.census.empty() ? random_placement(model, residency) : hottest(model, options.census, residency);
     const auto load_start = std::chrono::steady_clock::now();
     Pipeline pipeline(model, *ops, std::max(kMaxWindow, options.prompt), load);
     const double loaded = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();

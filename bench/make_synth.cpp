@@ -26,7 +26,8 @@ DType parse_type(const std::string& flag, const std::string& name) {
 
 struct Flags {
   SynthOptions options;
-  std::string out, recipe;
+  std::string out, recipe, census;
+  std::vector<double> skew;
   std::size_t shards = 1, threads = 0;
 };
 
@@ -55,22 +56,37 @@ int run(int argc, char** argv) {
                               {"--head", "output matrix", &options.head, {}},
                               {"--ngram", "n-gram table", &options.ngram, {}}};
   for (TypeFlag& type : types) app.add_option(type.flag, type.name, type.what)->type_name("TYPE");
+  app.add_option("--skew", flags.skew,
+                 "planted routes: a share of each layer's experts and the share of routes they get, as 0.41,0.92")
+      ->delimiter(',')
+      ->expected(2);
+  app.add_option("--census", flags.census, "write what a census of the planted routes would count");
   app.add_option("--seed", options.seed, "another seed gives other weights")->capture_default_str();
   app.add_option("--shards", flags.shards, "files of the set")->check(CLI::Range(1, 99));
   app.add_option("--threads", flags.threads, "threads that write; default one per processor");
   app.footer(
       "Examples:\n"
       "  make_synth six.gguf --layers 6 --experts 512 --gate-up Q4_K --down IQ4_NL\n"
-      "  make_synth full.gguf --layers 48 --vocab 248320 --ngram-rows 1600000 --recipe ud-q3_k_xl --shards 4");
+      "  make_synth full.gguf --layers 48 --vocab 248320 --ngram-rows 1600000 --recipe ud-q3_k_xl --shards 4 --skew "
+      "0.41,0.92 --census full.census.csv");
   CLI11_PARSE(app, argc, argv);
 
   if (!flags.recipe.empty()) apply_recipe(flags.recipe, options);
   for (const TypeFlag& type : types)
     if (!type.name.empty()) *type.type = parse_type(type.flag, type.name);
+  if (flags.skew.size() == 2) {
+    options.hot_experts = flags.skew[0];
+    options.hot_routes = flags.skew[1];
+  }
+  const ModelShape shape = synth_shape(options);
+  if (!flags.census.empty()) {
+    if (flags.skew.empty()) fail_input("--census: expected --skew with it, found none. Fix: --skew 0.41,0.92");
+    save_census(planted_census(options, shape), flags.census);
+  }
   const std::size_t threads = flags.threads == 0 ? machine_info("-").cpus.size() : flags.threads;
   Progress progress("Writing", "MB");
   const SynthReport report =
-      write_synth(options, synth_shape(options), flags.out, flags.shards, threads,
+      write_synth(options, shape, flags.out, flags.shards, threads,
                   [&](std::uint64_t done, std::uint64_t total) { progress.update(done / 1000000, total / 1000000); });
   progress.clear();
   for (const std::filesystem::path& file : report.files) write_stdout(file.string() + "\n");

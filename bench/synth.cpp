@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
+#include "bench/noise.h"
 #include "placement/check.h"
 #include "tests/real_shape.h"
 #include "tests/synthetic_model.h"
@@ -84,6 +86,67 @@ void check_count(std::string_view flag, std::int64_t value, std::int64_t least, 
 
 }  // namespace
 
+namespace {
+int hot_count(const SynthOptions& options) {
+  return static_cast<int>(std::lround(options.hot_experts * options.experts));
+}
+
+// x with P(normal > x) = p, for 0 < p < 0.5.
+double upper_quantile(double p) {
+  double low = 0, high = 40;
+  for (int i = 0; i < 200; ++i) {
+    const double middle = (low + high) / 2;
+    (std::erfc(middle / std::sqrt(2.0)) / 2 > p ? low : high) = middle;
+  }
+  return low;
+}
+}  // namespace
+
+bool is_hot_expert(const SynthOptions& options, int layer, int expert) {
+  // The first ones of an order that differs from layer to layer.
+  const auto key = [&](int e) {
+    return mix_bits(mix_bits(options.seed + static_cast<std::uint64_t>(layer) * 0x9e3779b97f4a7c15U) +
+                    static_cast<std::uint64_t>(e));
+  };
+  const std::uint64_t mine = key(expert);
+  int before = 0;
+  for (int e = 0; e < options.experts; ++e) before += key(e) < mine ? 1 : 0;
+  return before < hot_count(options);
+}
+
+double cold_router_scale(const SynthOptions& options, int used) {
+  const int hot = hot_count(options), cold = options.experts - hot;
+  CHECK(hot > 0 && cold > 0, "{} hot experts of {}", hot, options.experts);
+  // The chosen ones are those above one threshold: of the hot as many as their share says, and of the others.
+  const double threshold = upper_quantile(options.hot_routes * used / hot);
+  return threshold / upper_quantile((1 - options.hot_routes) * used / cold);
+}
+
+Census planted_census(const SynthOptions& options, const ModelShape& shape) {
+  constexpr std::uint64_t kRows = 1'000'000;
+  Census census;
+  census.model = "synthetic";
+  census.banks = shape.layers + shape.mtp_layers;
+  census.experts = options.experts;
+  census.used = shape.experts_used;
+  RouteCounts& counts = census.domains["planted"].decode;
+  counts.rows = kRows;
+  const std::uint64_t all = kRows * static_cast<std::uint64_t>(census.used);
+  const auto hot = static_cast<std::uint64_t>(hot_count(options));
+  const auto hot_each = static_cast<std::uint64_t>(options.hot_routes * static_cast<double>(all)) / hot;
+  const std::uint64_t cold_each = (all - hot_each * hot) / (static_cast<std::uint64_t>(options.experts) - hot);
+  for (int bank = 0; bank < census.banks; ++bank) {
+    std::uint64_t left = all;
+    const std::size_t first = counts.routes.size();
+    for (int e = 0; e < options.experts; ++e) {
+      counts.routes.push_back(is_hot_expert(options, bank, e) ? hot_each : cold_each);
+      left -= counts.routes.back();
+    }
+    counts.routes[first] += left;  // what the divisions left over
+  }
+  return census;
+}
+
 std::vector<std::string_view> recipe_names() {
   std::vector<std::string_view> names;
   for (const Recipe& recipe : kRecipes) names.push_back(recipe.name);
@@ -111,6 +174,12 @@ ModelShape synth_shape(const SynthOptions& options) {
   check_count("--experts", options.experts, 10, kMostExperts);
   check_count("--vocab", options.vocab, testing::kMinVocab, 1 << 20);
   check_count("--ngram-rows", options.ngram_rows, 4096, std::int64_t{1} << 32);
+  const double hot = options.hot_experts, routes = options.hot_routes;
+  if ((hot != 0 || routes != 0) && !(hot >= 0.05 && routes > hot && routes <= 0.999 && hot <= 0.95))
+    fail_input(
+        "--skew: expected a share of experts from 0.05 to 0.95 and a larger share of routes up to 0.999, found {} "
+        "and {}",
+        hot, routes);
   ModelShape shape = real_shape();
   shape.layers = options.layers;
   shape.mtp_layers = options.mtp ? 1 : 0;

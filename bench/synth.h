@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "placement/census.h"
 #include "placement/model_shape.h"
 #include "runtime/model_tensors.h"
 #include "runtime/quant.h"
@@ -20,6 +21,9 @@ struct SynthOptions {
   std::int64_t vocab = 16384;       // at least 300
   std::int64_t ngram_rows = 65536;  // at least 4096; the published table has 320001536
   bool mtp = false;                 // a draft block as well
+  // Planted routes: this share of each layer's experts gets this share of the routes (0: all experts alike). Router
+  // rows are shorter for the others, by what inputs of normal distribution ask for.
+  double hot_experts = 0, hot_routes = 0;
   std::uint64_t seed = 1;
   // Types of published files are mixtures: layer_types overrides by layer, `dense` holds for what has no field here.
   DType gate_up = DType::Q4_K, down = DType::IQ4_NL, dense = DType::Q8_0;
@@ -31,6 +35,13 @@ struct SynthOptions {
   };
   std::vector<LayerType> layer_types;
 };
+
+// Whether expert number `expert` of a layer (the draft block is layer `layers`) is one of the planted ones.
+bool is_hot_expert(const SynthOptions& options, int layer, int expert);
+// Length of the other experts' router rows, as a share of the hot ones'. REQUIRES a skew.
+double cold_router_scale(const SynthOptions& options, int used);
+// What a census of such a model would count, as a domain "planted".
+Census planted_census(const SynthOptions& options, const ModelShape& shape);
 
 // Sets the types of a published file ("ud-q4_k_xl"); throws InputError with the known names for another one.
 void apply_recipe(std::string_view name, SynthOptions& options);

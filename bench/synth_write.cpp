@@ -29,6 +29,9 @@ struct Piece {
   std::uint64_t offset, bytes, seed;
   const BlockPool* pool;             // or
   std::vector<std::uint8_t> values;  // small tensors whole
+  // Of a router whose rows have lengths of their own: by row, the bytes of a row, and where in the tensor this begins.
+  std::shared_ptr<const std::vector<float>> lengths = nullptr;
+  std::uint64_t row_bytes = 0, at = 0;
 };
 
 // Sane values of what is no matrix, as the small test models have them.
@@ -47,7 +50,8 @@ std::vector<std::uint8_t> small_values(const TensorSpec& spec, DType type, std::
 
 class Filler {
  public:
-  Filler(const SynthOptions& options, const ModelShape& shape, const Gguf& gguf) : options_(options) {
+  Filler(const SynthOptions& options, const ModelShape& shape, const Gguf& gguf)
+      : options_(options), used_(shape.experts_used) {
     for (const SortedTensor& tensor : sort_tensors(gguf, shape)) {
       CHECK(tensor.spec, "{}", tensor.tensor->name);
       add(*tensor.tensor, *tensor.spec);
@@ -88,6 +92,7 @@ class Filler {
   }
 
   const SynthOptions& options_;
+  int used_;
   std::map<std::pair<DType, double>, BlockPool> pools_;
   std::vector<Piece> pieces_;
   std::vector<int> files_;
@@ -116,9 +121,25 @@ void Filler::add(const GgufTensor& tensor, const TensorSpec& spec) {
   const bool lookup = spec.role == TensorRole::kEmbedding || spec.role == TensorRole::kNgramTable;
   const BlockPool& blocks = pool(tensor.type, lookup ? 1.0 : 1 / std::sqrt(static_cast<double>(tensor.ne[0])));
   const std::uint64_t step = kPiece / blocks.bytes() * blocks.bytes();
+  std::shared_ptr<const std::vector<float>> lengths;
+  if (options_.hot_experts > 0 && spec.name.ends_with("ffn_gate_inp.weight")) {
+    CHECK(tensor.type == DType::F32, "a router of type {}", dtype_name(tensor.type));
+    const auto cold = static_cast<float>(cold_router_scale(options_, used_));
+    std::vector<float> list;
+    for (int e = 0; e < options_.experts; ++e)
+      list.push_back(is_hot_expert(options_, static_cast<int>(spec.block), e) ? 1.0F : cold);
+    lengths = std::make_shared<const std::vector<float>>(std::move(list));
+  }
   for (std::uint64_t at = 0; at < tensor.bytes; at += step)
-    pieces_.push_back(
-        {tensor.shard, tensor.offset + at, std::min(step, tensor.bytes - at), mix_bits(seed + at), &blocks, {}});
+    pieces_.push_back({tensor.shard,
+                       tensor.offset + at,
+                       std::min(step, tensor.bytes - at),
+                       mix_bits(seed + at),
+                       &blocks,
+                       {},
+                       lengths,
+                       static_cast<std::uint64_t>(tensor.ne[0]) * sizeof(float),
+                       at});
 }
 
 void Filler::write(const Piece& piece, std::vector<std::uint8_t>& buffer) const {
@@ -126,6 +147,12 @@ void Filler::write(const Piece& piece, std::vector<std::uint8_t>& buffer) const 
   if (piece.pool != nullptr) {
     buffer.resize(piece.bytes);
     piece.pool->fill(piece.seed, buffer.data(), piece.bytes);
+    for (std::uint64_t i = 0; piece.lengths && i < piece.bytes; i += sizeof(float)) {
+      float value = 0;
+      std::memcpy(&value, buffer.data() + i, sizeof value);
+      value *= (*piece.lengths)[(piece.at + i) / piece.row_bytes];
+      std::memcpy(buffer.data() + i, &value, sizeof value);
+    }
     bytes = buffer.data();
   }
   const auto file = static_cast<std::size_t>(piece.file);

@@ -239,6 +239,71 @@ TEST(Synth, RunsWithSaneLogits) {
   EXPECT_LT(rms, 3.0);
 }
 
+// A planted share of the experts gets the planted share of the routes, in every layer others; the census says which.
+TEST(Synth, PlantedRoutesAreMet) {
+  const TempDir dir;
+  SynthOptions options = tiny_options();
+  ModelShape shape = testing::tiny_shape();
+  options.experts = shape.experts = 64;
+  shape.experts_used = 4;
+  options.hot_experts = 0.25;
+  options.hot_routes = 0.85;
+  write_synth(options, shape, dir / "m.gguf", 1, 2, [](auto, auto) {});
+  const Model model = Model::open(dir / "m.gguf");
+  const Census census = planted_census(options, shape);
+  save_census(census, dir / "m.census.csv");
+  EXPECT_EQ(load_census(dir / "m.census.csv").rows(), census.rows());
+  for (int layer = 0; layer < shape.layers; ++layer) {
+    std::uint64_t hot = 0, all = 0;
+    int count = 0;
+    for (int e = 0; e < options.experts; ++e) {
+      const std::uint64_t routes =
+          census.domains.at("planted").decode.routes[static_cast<std::size_t>(layer * options.experts + e)];
+      all += routes;
+      if (!is_hot_expert(options, layer, e)) continue;
+      hot += routes;
+      ++count;
+    }
+    EXPECT_EQ(count, 16);
+    EXPECT_EQ(all, census.rows() * 4);
+    EXPECT_NEAR(static_cast<double>(hot) / static_cast<double>(all), 0.85, 0.001);
+  }
+  const auto hot_ones = [&](int layer) {
+    std::vector<bool> list;
+    for (int e = 0; e < options.experts; ++e) list.push_back(is_hot_expert(options, layer, e));
+    return list;
+  };
+  EXPECT_NE(hot_ones(0), hot_ones(1));
+
+  CpuOps ops(1);
+  Pipeline pipeline(model, ops, 256);
+  SequenceState state(model.shape, StateOptions{256, KvType::kF32});
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 256; ++i) tokens.push_back(i * 7 % 300);
+  std::uint64_t hot = 0, all = 0;
+  struct Observer : RouteObserver {
+    std::function<void(int, const Routes&)> hear;
+    void on_routes(PassMode, int bank, const Routes& routes) override { hear(bank, routes); }
+  } observer;
+  observer.hear = [&](int bank, const Routes& routes) {
+    for (std::size_t i = 0; i < routes.rows * routes.used; ++i, ++all)
+      if (is_hot_expert(options, bank, routes.expert[i])) ++hot;
+  };
+  pipeline.set_route_observer(&observer);
+  pipeline.forward(state, tokens, PassMode::kCommit, LogitRows::kNone);
+  EXPECT_EQ(all, 256U * 4 * static_cast<std::uint64_t>(shape.layers));
+  EXPECT_NEAR(static_cast<double>(hot) / static_cast<double>(all), 0.85, 0.08);
+}
+
+TEST(Synth, SkewsThatMakeNoSense) {
+  for (const auto& [experts, routes] : {std::pair{0.5, 0.4}, {0.01, 0.5}, {0.5, 1.0}, {0.0, 0.5}}) {
+    SynthOptions options;
+    options.hot_experts = experts;
+    options.hot_routes = routes;
+    EXPECT_THROW(synth_shape(options), InputError) << experts << ", " << routes;
+  }
+}
+
 TEST(Synth, PassBytesOfAModel) {
   const TempDir dir;
   write_tiny(dir, "a.gguf", 1, 1);
