@@ -103,22 +103,38 @@ void fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Row
   }
 }
 
+void Pass::write() const {
+  if (!write_waits) return;
+  write_waits = false;
+  ops.stage("write", layer);
+  ops.hc_write(ws.x.rows(rows), ws.block.rows(rows), ws.inject.rows(rows), shape.streams);
+}
+
 void hc_read(const Pass& pass, std::string_view stage, const HcParams& params) {
-  Ops& ops = pass.ops;
   Workspace& ws = pass.ws;
-  const int streams = pass.shape.streams;
   const std::size_t w = pass.rows;
-  const HcWeights& weights = *params.w;
-  ops.stage(stage, pass.layer);
-  ops.rms_norm(ws.x.rows(w), sz(streams), params.gamma.data(), pass.shape.norm_eps, ws.normed.rows(w));
-  const Activation n = pass.activation(stage, ws.normed.rows(w), {&weights.down, &weights.inject});
-  if (weights.inject)
-    ops.matmuls({{weights.down, ws.low.rows(w)}, {weights.inject, ws.inject.rows(w)}}, n);
-  else
-    ops.matmul(weights.down, n, ws.low.rows(w));
-  ops.hc_low(ws.low.rows(w), streams);
-  ops.matmul(weights.up, pass.activation(stage, ws.low.rows(w), {&weights.up}), ws.wide_a.rows(w));
-  ops.hc_mix(ws.normed.rows(w), ws.wide_a.rows(w), streams, ws.mixed.rows(w));
+  HcRead read;
+  read.streams = pass.shape.streams;
+  read.eps = pass.shape.norm_eps;
+  read.gamma = params.gamma.data();
+  read.weights = params.w;
+  read.x = ws.x.rows(w);
+  if (pass.write_waits) {
+    read.written = ws.block.rows(w);
+    read.written_inject = ws.inject.rows(w);
+    pass.write_waits = false;
+  }
+  read.normed = ws.normed.rows(w);
+  read.low = ws.low.rows(w);
+  read.gate = ws.wide_a.rows(w);
+  read.inject = ws.inject.rows(w);
+  read.mixed = ws.mixed.rows(w);
+  read.normed_q = ws.quant(w, read.normed.cols);
+  read.low_q = ws.quant(w, read.low.cols);
+  read.mixed_q = ws.quant(w, read.mixed.cols);
+  pass.ops.stage(stage, pass.layer);
+  const std::int64_t bad = pass.ops.hc_read(read);
+  if (bad >= 0) Pass::fail_not_finite({std::string(stage), pass.layer, static_cast<std::size_t>(bad)}, pass.position);
 }
 
 void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state) {
@@ -264,6 +280,7 @@ void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
   const std::size_t w = pass.rows, streams = sz(shape.streams);
   const float eps = shape.norm_eps;
 
+  pass.write();
   const Activation e = pass.activation("n-gram embedding", ws.ngram.rows(w), {&weights.key, &weights.value});
   ops.matmuls({{weights.key, ws.wide_b.rows(w)}, {weights.value, ws.mixed.rows(w)}}, e);
   ops.rms_norm(ws.wide_b.rows(w), streams, params.ple_key.data(), eps, ws.wide_b.rows(w));
@@ -284,7 +301,6 @@ void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, 
                bool sparse) {
   Workspace& ws = pass.ws;
   const std::size_t w = pass.rows;
-  const int streams = pass.shape.streams;
   if (params.w->ple) ple(pass, params, pass.state.ple_conv);
 
   {
@@ -297,8 +313,7 @@ void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, 
     else
       attention_mixer(pass, params, *attention, sparse);
     pass.show("attn_out", ws.block.rows(w));
-    pass.ops.stage("write", pass.layer);
-    pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);
+    pass.write_waits = true;
   }
   {
     const Span span("mix before the experts", pass.layer);
@@ -307,7 +322,9 @@ void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, 
   }
   moe(pass, params.w->moe);
   pass.show("ffn_out", ws.block.rows(w));
-  pass.ops.hc_write(ws.x.rows(w), ws.block.rows(w), ws.inject.rows(w), streams);
+  pass.write_waits = true;
+  if (!pass.tap) return;
+  pass.write();
   pass.show("last", ws.x.rows(w));
 }
 

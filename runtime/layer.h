@@ -40,6 +40,10 @@ struct Pass {
   RopeView rope;
   int layer = -1;
   ExpertStore* experts = nullptr;  // null: the machine reads experts from the file
+  // A WRITE is due: ws.block, by the logits in ws.inject, to ws.x. The next READ does it; who else reads ws.x calls
+  // write() first.
+  mutable bool write_waits = false;
+  void write() const;
 
   // Whether the last row sees more blocks than it may attend to, so that the indexer has to choose.
   bool selects() const {
@@ -57,7 +61,7 @@ struct Pass {
 // Cosines and sines of `rows` positions first, first + step, ... in double, rounded once; host memory.
 void fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin);
 
-// READ (spec 2.2): ws.x -> ws.mixed, and ws.inject where the module has inject weights.
+// The WRITE that waits, and READ (spec 2.2): ws.x -> ws.mixed, and ws.inject where the module has inject weights.
 void hc_read(const Pass& pass, std::string_view stage, const HcParams& params);
 // The mixers: ws.mixed -> ws.block.
 void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state);
@@ -67,7 +71,8 @@ void moe(const Pass& pass, const MoeWeights& weights);
 // The n-gram embedding of the PLE layer (spec 3): adds to ws.x. ws.ngram holds the gathered rows.
 void ple(const Pass& pass, const LayerParams& params, RowHistory& history);
 
-// A whole layer: ws.x -> ws.x. `attention` is the state of an attention layer, `gdn` that of a GDN layer.
+// A whole layer: ws.x -> ws.x, but its last WRITE waits (Pass::write_waits). `attention` is the state of an attention
+// layer, `gdn` that of a GDN layer.
 void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, AttentionLayerState* attention,
                bool sparse);
 

@@ -51,4 +51,29 @@ void Ops::attention_input(const AttentionInput& in) {
   kv_store(in.kv, in.position, in.k_rot, in.v);
 }
 
+std::int64_t Ops::hc_read(const HcRead& read) {
+  const auto block = [](const WeightView& w) { return w && dtype_info(w.type).kind == DTypeKind::kBlock; };
+  const HcWeights& weights = *read.weights;
+  if (read.written) hc_write(read.x, read.written, read.written_inject, read.streams);
+  rms_norm(read.x, static_cast<std::size_t>(read.streams), read.gamma, read.eps, read.normed);
+  Activation normed{read.normed, {}};
+  if (block(weights.down) || block(weights.inject)) {
+    normed.q = read.normed_q;
+    if (const std::int64_t bad = quantize(read.normed, read.normed_q); bad >= 0) return bad;
+  }
+  if (weights.inject)
+    matmuls({{weights.down, read.low}, {weights.inject, read.inject}}, normed);
+  else
+    matmul(weights.down, normed, read.low);
+  hc_low(read.low, read.streams);
+  Activation low{read.low, {}};
+  if (block(weights.up)) {
+    low.q = read.low_q;
+    if (const std::int64_t bad = quantize(read.low, read.low_q); bad >= 0) return bad;
+  }
+  matmul(weights.up, low, read.gate);
+  hc_mix(read.normed, read.gate, read.streams, read.mixed);
+  return -1;
+}
+
 }  // namespace tandem

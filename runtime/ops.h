@@ -102,6 +102,21 @@ struct GdnScan {
                           // of the replay. Empty: the state advances over the new rows.
 };
 
+// READ of a hyper-connection module (spec 2.2), and before it the WRITE of the block before, where one waits (see
+// Ops::hc_read).
+struct HcRead {
+  int streams = 0;
+  float eps = 0;
+  const float* gamma = nullptr;        // [D]
+  const HcWeights* weights = nullptr;  // down, up and, where the module has it, inject
+  Rows x;                              // [w, D]
+  ConstRows written, written_inject;   // [w, d] and [w, streams] of the WRITE; empty: none. The latter may be `inject`
+  Rows normed, low, gate;  // [w, D], [w, rank], [w, D] on the way; a machine may leave low and gate as they are
+  Rows inject;             // [w, streams]; untouched where the module has no inject weights
+  Rows mixed;              // [w, d]
+  QuantRows normed_q, low_q, mixed_q;  // may all lie in the same memory
+};
+
 // Told while weights are packed: bytes done of all.
 using LoadProgress = std::function<void(std::size_t done, std::size_t total)>;
 
@@ -292,6 +307,12 @@ class Ops {
   virtual void hc_mix(ConstRows normed, ConstRows gate, int streams, Rows mixed) = 0;
   // X[s,j] = fma(2 * sigmoid(inject[s] / streams), y[j], X[s,j]). X [w, D], y [w, d], inject [w, streams].
   virtual void hc_write(Rows x, ConstRows y, ConstRows inject, int streams) = 0;
+  // hc_write(x, written, written_inject) where there is one; normed = rms_norm(x) by streams; low = hc_low(down
+  // normed); inject = inject normed; gate = up low; mixed = hc_mix(normed, gate). Quantises what meets block formats.
+  // Returns the first row that holds a non-finite value where it is quantised, or -1. The machine may have quantised
+  // `mixed` as well when this returns: then the next call of quantize, if it is that of `mixed` into `mixed_q`, finds
+  // it done. REQUIRES that `mixed` is unchanged until then.
+  virtual std::int64_t hc_read(const HcRead& read);
 
   // ---- convolution, GDN (spec 4) ------------------------------------------------------------------------------------
   // z = history ++ x; y[t,c] = silu(sum_k weights[k,c] * z[t + k*dilation, c]), fma from 0, oldest tap first.

@@ -69,11 +69,15 @@ void Pipeline::Impl::run(const Pass& pass, std::uint64_t code, bool sparse, Logi
 }
 
 void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits) const {
-  if (model.mtp) ws->x.fetch(pass.rows);
   const std::size_t count = logit_rows(pass.rows, logits);
-  if (count == 0) return;
+  if (count == 0) {
+    pass.write();
+    if (model.mtp) ws->x.fetch(pass.rows);
+    return;
+  }
   const Span span("head", pass.layer);
   hc_read(pass, "output_hc", mixer);
+  if (model.mtp) ws->x.fetch(pass.rows);
   pass.show("final_mixer", ws->mixed.rows(pass.rows));
   const ConstRows rows = ws->mixed.rows(pass.rows).slice(pass.rows - count, count);
   ops.matmul(output, pass.activation("head", rows, {&output}), ws->logits.rows(count));
