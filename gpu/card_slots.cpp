@@ -33,6 +33,13 @@ CardSlots::~CardSlots() {
   static_cast<void>(cudaStreamDestroy(stream_));
 }
 
+std::shared_ptr<std::uint8_t> CardSlots::allocate(std::size_t bytes) {
+  std::shared_ptr<std::uint8_t> slots = memory_.allocate(bytes);
+  // Zeroed by the machine's stream: uploads, on ours, must come later.
+  CUDA_CHECK(cudaDeviceSynchronize());
+  return slots;
+}
+
 void CardSlots::upload(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) {
   const std::lock_guard lock(loading_);
   for (std::size_t done = 0; done < bytes; done += Staging::kHalf) {

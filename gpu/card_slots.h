@@ -17,7 +17,7 @@ class CardSlots : public CardMemory {
   CardSlots(const CardSlots&) = delete;
   CardSlots& operator=(const CardSlots&) = delete;
 
-  std::shared_ptr<std::uint8_t> allocate(std::size_t bytes) override { return memory_.allocate(bytes); }
+  std::shared_ptr<std::uint8_t> allocate(std::size_t bytes) override;
   void upload(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) override;
   void download(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) override;
   std::string pin(std::uint8_t* ram, std::size_t bytes) override;

@@ -56,7 +56,7 @@ CudaOps::CudaOps(const GpuOptions& options)
       handoff_(memory_),
       numbers_(memory_, 1),
       flags_(memory_, kFlags),
-      records_(stream_) {
+      records_(stream_, options.device) {
   CHECK(crew_ != nullptr && parallel_);
   cudaDeviceProp properties;
   CUDA_CHECK(cudaGetDeviceProperties(&properties, device_));
@@ -100,6 +100,7 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
         options.progress(dense_bytes + done, dense_bytes + total);
       };
     store = std::make_shared<ExpertStore>(model, with_dense, &card_, parallel_);
+    card_.wait();  // the last uploads
     auto experts = std::make_shared<Experts>();
     experts->store = store;
     experts->experts = shape.experts;
@@ -197,12 +198,11 @@ void CudaOps::refresh_slots() {
 void CudaOps::serve(const Handoff::Meeting& meeting) {
   try {
     const Span span("crew");
-    const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_, stream_);
+    const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_);
     crew_seconds_ += seconds;
     crew_meetings_ += seconds > 0 ? 1 : 0;
   } catch (...) {
     handoff_.answer_all(numbers_.host()->first_meeting + static_cast<std::uint32_t>(meeting_room_.meetings));
-    CUDA_CHECK(cudaStreamSynchronize(stream_));
     throw;
   }
 }
@@ -223,7 +223,12 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
 
   const bool record = graphs_ && key.rows <= kMaxWindow && !key.once;
   if (!record) {
-    launch(body);
+    try {
+      launch(body);
+    } catch (...) {
+      CUDA_CHECK(cudaStreamSynchronize(stream_));
+      throw;
+    }
     next_meeting_ += static_cast<std::uint32_t>(now_.meetings.size());
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     if (clock_) clock_->add(now_.marks);
@@ -242,9 +247,16 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
     records_.record(key, [&] { launch(body); });
     recorded_[key] = now_;
   }
-  records_.run(key);
+  records_.start(key);
   const Recorded& pass = recorded_.at(key);
-  for (const Handoff::Meeting& meeting : pass.meetings) serve(meeting);
+  try {
+    for (const Handoff::Meeting& meeting : pass.meetings) serve(meeting);
+  } catch (...) {
+    records_.finish();
+    CUDA_CHECK(cudaStreamSynchronize(stream_));
+    throw;
+  }
+  records_.finish();
   next_meeting_ += static_cast<std::uint32_t>(pass.meetings.size());
   CUDA_CHECK(cudaStreamSynchronize(stream_));
   if (clock_) clock_->add(pass.marks);

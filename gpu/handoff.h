@@ -56,12 +56,12 @@ class Handoff {
 
   // The host's half of one meeting: waits for the doorbell, has the crew compute, answers. Returns seconds of crew
   // work.
-  double serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew, DeviceStream stream);
+  double serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew);
   // After a failure: lets the card end a pass whose last meeting has this number.
   void answer_all(std::uint32_t number);
 
  private:
-  void wait_for(std::uint32_t number, DeviceStream stream) const;
+  void wait_for(std::uint32_t number) const;
   gpu::MeetingArgs args(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number) const;
 
   CudaMemory& memory_;
