@@ -89,6 +89,7 @@ DoctorReport measure(const DoctorOptions& options, const MachineProbes& probes) 
     for (auto& [workers, rate] : hardware.ram.read_gbps) rate = tidy(rate);
   }
   hardware.gpu = probes.gpu(&report.gpu_missing);
+  if (probes.cards) report.cards = probes.cards();
   report.findings = diagnose(hardware, report.system, report.disk, report.gpu_missing);
   return report;
 }

@@ -23,7 +23,8 @@ struct DoctorReport {
   Hardware hardware;
   SystemFacts system;
   DiskFacts disk;
-  std::string gpu_missing;  // why there is no GPU; empty when there is one
+  std::string gpu_missing;         // why there is no GPU; empty when there is one
+  std::vector<std::string> cards;  // every card, a line each
   std::vector<Finding> findings;
   std::string profile;  // the file that was written; empty: none
 };

@@ -91,6 +91,8 @@ std::string doctor_text(const DoctorReport& r) {
     text += field("frequency", fmt::format("governor {}, driver {}", r.system.governor, r.system.scaling_driver));
   text += field("disk", disk_text(r));
   text += field("GPU", gpu_text(r));
+  if (r.cards.size() > 1)
+    for (const std::string& card : r.cards) text += field("", card);
   const auto problems = static_cast<int>(std::count_if(
       r.findings.begin(), r.findings.end(), [](const Finding& f) { return f.severity == Severity::kProblem; }));
   const int notes = static_cast<int>(r.findings.size()) - problems;

@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "placement/hardware.h"
 
@@ -20,6 +21,8 @@ struct MachineProbes {
   std::function<std::map<int, double>(std::size_t most_bytes, bool quick, const ProbeStep& step)> read_gbps;
   // Empty: no GPU, and `why_not` says why.
   std::function<std::optional<Hardware::Gpu>(std::string* why_not)> gpu;
+  // One line for each card there is, whether it can be used or not; may be empty.
+  std::function<std::vector<std::string>()> cards;
 };
 
 }  // namespace tandem

@@ -22,6 +22,7 @@
 #include "gpu/gpu_ops.h"
 #include "placement/check.h"
 #include "placement/suggest.h"
+#include "placement/units.h"
 #include "runtime/cmd_bench.h"
 #include "runtime/cmd_census.h"
 #include "runtime/cmd_chat.h"
@@ -113,6 +114,16 @@ std::unique_ptr<Ops> make_ops(const EngineOptions& options) {
 MachineProbes make_probes() {
   MachineProbes probes = cpu_machine_probes();
   probes.gpu = [](std::string* why_not) { return probe_gpu(0, why_not); };
+  probes.cards = [] {
+    std::string why_not;
+    std::vector<std::string> lines;
+    for (const GpuCard& card : list_gpus(&why_not))
+      lines.push_back(fmt::format("cuda:{}: {}, {} free of {}{}", card.device, card.name,
+                                  format_bytes(static_cast<std::int64_t>(card.free_bytes)),
+                                  format_bytes(static_cast<std::int64_t>(card.bytes)),
+                                  card.problem.empty() ? "" : "; cannot be used: " + card.problem));
+    return lines;
+  };
   return probes;
 }
 

@@ -252,6 +252,18 @@ TEST(DoctorReport, Text) {
             "Written to /p.yaml\n");
 }
 
+// One card is described already; of several each has a line, and the one that was measured is the first.
+TEST(DoctorReport, SeveralCards) {
+  DoctorReport r = example();
+  r.cards = {"cuda:0: A, 1 GiB free of 24 GiB"};
+  EXPECT_EQ(doctor_text(r).find("cuda:0"), std::string::npos);
+  r.cards.push_back("cuda:1: B, 3 GiB free of 6 GiB; cannot be used: too old");
+  EXPECT_NE(doctor_text(r).find("  GPU         no GPU: none here\n"
+                                "              cuda:0: A, 1 GiB free of 24 GiB\n"
+                                "              cuda:1: B, 3 GiB free of 6 GiB; cannot be used: too old\n"),
+            std::string::npos);
+}
+
 TEST(DoctorReport, HeadOfTheFindings) {
   const auto head = [](int problems, int notes) {
     DoctorReport r = example();
