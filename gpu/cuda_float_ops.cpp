@@ -4,7 +4,9 @@
 #include "gpu/cuda_check.h"
 #include "gpu/cuda_ops.h"
 #include "gpu/kernels/attention.h"
+#include "gpu/kernels/attention_input.h"
 #include "gpu/kernels/elementwise.h"
+#include "gpu/kernels/gdn_edges.h"
 #include "gpu/kernels/gdn_scan.h"
 #include "gpu/kernels/history.h"
 #include "gpu/kernels/ngram.h"
@@ -85,9 +87,68 @@ void CudaOps::gdn_scan(const GdnScan& scan) {
 void CudaOps::gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) {
   gpu::gdn_output(o, z, norm, dim, eps, r, stream_);
 }
+void CudaOps::gdn_input(const GdnInput& in) {
+  if (in.dim > gpu::kMaxEdgeDim || in.taps.rows > gpu::kMaxEdgeTaps) return Ops::gdn_input(in);
+  gpu::DeviceGdnInput args;
+  args.key_heads = in.key_heads;
+  args.dim = in.dim;
+  args.alpha = in.alpha;
+  args.beta = in.beta;
+  args.dt_bias = in.dt_bias;
+  args.a = in.a;
+  args.qkv = in.qkv;
+  args.taps = in.taps;
+  args.history = {in.history.rows, in.history.depth, in.history.width};
+  args.window = in.log ? in.history.window : nullptr;
+  args.eps = in.eps;
+  args.scale = in.scale;
+  args.conv = in.conv;
+  args.q = in.q;
+  args.k = in.k;
+  gpu::gdn_input(args, stream_);
+}
+std::int64_t CudaOps::gdn_result(const GdnResult& r) {
+  if (r.dim > gpu::kMaxEdgeDim || (r.q && r.dim % 32 != 0)) return Ops::gdn_result(r);
+  gpu::DeviceGdnResult args;
+  args.dim = r.dim;
+  args.o = r.o;
+  args.z = r.z;
+  args.norm = r.norm;
+  args.eps = r.eps;
+  if (r.q) {
+    args.q_codes = r.q.q;
+    args.q_scales = r.q.d;
+    args.q_sums = r.q.s;
+    args.bad = next_flag();
+  }
+  args.k = r.k;
+  args.decay = r.decay;
+  args.log_k = r.log_k;
+  args.log_decay = r.log_decay;
+  gpu::gdn_result(args, stream_);
+  return -1;
+}
 
 void CudaOps::kv_store(const KvView& kv, std::size_t, ConstRows k, ConstRows v) {
   gpu::kv_store(on_card(kv), position(), k, v, stream_);
+}
+void CudaOps::attention_input(const AttentionInput& in) {
+  CHECK(in.dim == in.kv.head_dim && in.rope.cos.stride == in.rope.cos.cols && in.rope.sin.stride == in.rope.cos.cols,
+        "heads of {} and {}, angles {} apart", in.dim, in.kv.head_dim, in.rope.cos.stride);
+  gpu::DeviceAttentionInput args;
+  args.heads = in.heads;
+  args.head_stride = in.head_stride;
+  args.q = in.q;
+  args.k = in.k;
+  args.v = in.v;
+  args.q_norm = in.q_norm;
+  args.k_norm = in.k_norm;
+  args.eps = in.eps;
+  args.rope = {in.rope.cos.data, in.rope.sin.data, in.rope.cos.cols, nullptr};
+  args.kv = on_card(in.kv);
+  args.position = position();
+  args.q_rot = in.q_rot;
+  gpu::attention_input(args, stream_);
 }
 void CudaOps::mean_pool(ConstRows x, std::size_t ratio, Rows y) {
   gpu::mean_pool(x, ratio, y, stream_);
@@ -134,7 +195,9 @@ void CudaOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists,
 }
 
 void CudaOps::combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) {
-  gpu::combine(routes.expert, routes.weight, routes.used, y, shared_logit, shared, out, stream_);
+  sides_.join(kFfn);
+  gpu::combine(routes.expert, routes.weight, routes.used, y, shared_logit, shared, out, stream_, crew_rows_);
+  crew_rows_ = {};
 }
 void CudaOps::ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) {
   gpu::ple_gate(key, query, value, streams, gv, stream_);

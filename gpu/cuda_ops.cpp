@@ -4,12 +4,14 @@
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/float_matmul.h"
 #include "gpu/kernels/quantize.h"
 #include "gpu/kernels/route.h"
+#include "gpu/kernels/route_split.h"
 #include "runtime/expert_store.h"
 #include "runtime/model_visit.h"
 #include "runtime/sequence_state.h"
@@ -50,6 +52,7 @@ CudaOps::CudaOps(const GpuOptions& options)
       crew_(options.crew),
       parallel_(options.parallel),
       stream_(make_stream(options.device)),
+      sides_(stream_),
       memory_(stream_),
       card_(memory_),
       weights_(memory_),
@@ -117,6 +120,8 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
       expert_memory_.bytes() < expert_scratch_bytes(kMaxPairs, ff)) {
     expert_memory_ = {memory_, expert_scratch_bytes(kMaxPairs, ff)};
     expert_scratch_ = make_expert_scratch(expert_memory_.data(), kMaxPairs, ff);
+    ffn_memory_ = {memory_, expert_scratch_bytes(kMaxPairs, ff)};
+    ffn_scratch_ = make_expert_scratch(ffn_memory_.data(), kMaxPairs, ff);
     forget_records();
   }
   const auto hidden = static_cast<std::size_t>(shape.hidden);
@@ -160,6 +165,9 @@ std::int32_t* CudaOps::next_flag() {
 
 void CudaOps::launch(FunctionRef<void()> body) {
   now_ = {};
+  listed_ = nullptr;
+  crew_rows_ = {};
+  sides_.forget();  // of a pass that failed
   numbers_.send(0, 1);
   CUDA_CHECK(cudaMemsetAsync(flags_.data(), 0x7F, flags_.bytes(), stream_));
   if (clock_) clock_->mark("inputs", now_.marks, recording_);
@@ -283,6 +291,48 @@ void CudaOps::matmul(const WeightView& w, const Activation& a, Rows y) {
   launch_tile_matmul(tiles(w), {a.q.q, a.q.d, a.q.s}, y.rows, y.data, y.stride, stream_);
 }
 
+// Products of one type and kind.
+void CudaOps::product_group(std::span<const Product> group, const Activation& a, DeviceStream stream) {
+  for (const Product& product : group)
+    CHECK(product.y.cols == product.w.rows && product.y.rows == a.x.rows && product.w.cols == a.x.cols,
+          "{}: [{}, {}] times [{}, {}] into [{}, {}]", product.w.name, product.w.rows, product.w.cols, a.x.rows,
+          a.x.cols, product.y.rows, product.y.cols);
+  const DType type = group[0].w.type;
+  if (dtype_info(type).kind == DTypeKind::kFloat) {
+    std::array<gpu::FloatMatmul, gpu::kMaxFloatMatrices> list;
+    for (std::size_t i = 0; i < group.size(); ++i)
+      list[i] = {weights_.data(group[i].w), group[i].w.rows, group[i].w.scale, group[i].y};
+    return gpu::float_matmuls(float_type(type), list.data(), group.size(), a.x, stream);
+  }
+  std::array<TileMatmul, kMaxTileMatrices> list;
+  for (std::size_t i = 0; i < group.size(); ++i) list[i] = {tiles(group[i].w), group[i].y.data, group[i].y.stride};
+  launch_tile_matmuls(list.data(), group.size(), {a.q.q, a.q.d, a.q.s}, a.x.rows, stream);
+}
+
+// One launch for the matrices of a type; the largest on the main stream, the others beside it.
+void CudaOps::matmuls(std::span<const Product> products, const Activation& a) {
+  static_assert(kMaxTileMatrices == gpu::kMaxFloatMatrices);
+  struct Group {
+    std::vector<Product> list;
+    std::size_t bytes = 0;
+  };
+  std::vector<Group> groups;
+  for (const Product& product : products) {
+    const auto fits = [&](const Group& group) {
+      return group.list[0].w.type == product.w.type && group.list.size() < kMaxTileMatrices;
+    };
+    auto found = std::find_if(groups.begin(), groups.end(), fits);
+    if (found == groups.end()) found = groups.emplace(groups.end());
+    found->list.push_back(product);
+    found->bytes += product.w.bytes();
+  }
+  std::stable_sort(groups.begin(), groups.end(), [](const Group& x, const Group& y) { return x.bytes > y.bytes; });
+  const bool beside = groups.size() > 1;
+  const DeviceStream side = beside ? sides_.fork(kProducts) : stream_;
+  for (std::size_t i = 0; i < groups.size(); ++i) product_group(groups[i].list, a, i == 0 ? stream_ : side);
+  if (beside) sides_.join(kProducts);
+}
+
 // ---- experts --------------------------------------------------------------------------------------------------------
 
 std::int64_t CudaOps::route(ConstRows logits, Routes routes) {
@@ -303,6 +353,30 @@ RouteSplit CudaOps::split_routes(const ExpertBank& bank, const ExpertStore*, int
   return {.hits = true, .misses = !ref.experts->all_on_card};
 }
 
+std::int64_t CudaOps::route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split) {
+  const std::size_t pairs = plan.routes.rows * plan.routes.used;
+  if (plan.routes.rows > gpu::kSplitRows || pairs > std::min(expert_scratch_.pairs, kMaxPairs))
+    return Ops::route_split(logits, plan, split);
+  const BankRef& ref = bank_of(*plan.bank);
+  gpu::RouteSplitArgs args;
+  args.logits = logits;
+  args.used = plan.routes.used;
+  args.slots = ref.slots();
+  args.expert = plan.routes.expert;
+  args.weight = plan.routes.weight;
+  args.bad_row = next_flag();
+  args.hit = plan.hits.expert;
+  args.miss = plan.misses.expert;
+  args.log = plan.log;
+  args.jobs = expert_scratch_.jobs;
+  args.job_count = expert_scratch_.job_count;
+  args.bad_pair = expert_scratch_.bad;
+  gpu::route_split(args, stream_);
+  listed_ = plan.hits.expert;
+  split = {.hits = true, .misses = !ref.experts->all_on_card};
+  return -1;
+}
+
 void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
   const BankRef& ref = bank_of(bank);
   CHECK(bank.gate_scale == nullptr && bank.up_scale == nullptr && bank.down_scale == nullptr, "{}: a scale per expert",
@@ -310,7 +384,9 @@ void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Act
   ExpertScales scales;
   scales.gate_all = bank.gate.scale, scales.up_all = bank.up.scale, scales.down_all = bank.down.scale;
   launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},
-                    {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_);
+                    {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_, TileRoute::kAuto,
+                    listed_ == routes.expert);
+  listed_ = nullptr;
   if (check_) now_.samples.push_back(check_->take(bank, layer_, routes, a.q, y));
 }
 
@@ -319,20 +395,32 @@ void CudaOps::start_experts(const ExpertBank& bank, const Routes& routes, const 
   const Handoff::Meeting meeting{&bank,    routes.rows, routes.used,
                                  a.x.cols, y.cols,      static_cast<std::uint32_t>(now_.meetings.size())};
   now_.meetings.push_back(meeting);
-  started_ = {meeting, routes.expert, y};
-  handoff_.publish(meeting, routes.expert, a.q, &numbers_.data()->first_meeting, stream_);
+  started_ = {meeting, routes.expert};
+  CHECK(y.cols == meeting.out && y.stride == y.cols, "results {} apart", y.stride);
+  // Beside what follows, wait included: nothing but finish_experts needs it.
+  const DeviceStream side = sides_.fork(kCrew);
+  handoff_.publish(meeting, routes.expert, a.q, &numbers_.data()->first_meeting, side);
+  handoff_.await(meeting, routes.expert, &numbers_.data()->first_meeting, side);
   if (shared.weights != nullptr) ffn(*shared.weights, a, shared.y);
 }
 
 void CudaOps::finish_experts() {
-  // A pass that is recorded is served when it runs.
+  // First: the host takes a main stream with nothing to do for a card that has ended. A pass that is recorded is served
+  // when it runs.
+  sides_.join(kCrew);
   if (!recording_) serve(started_.meeting);
-  handoff_.take(started_.meeting, started_.misses, started_.y, &numbers_.data()->first_meeting, stream_);
+  crew_rows_ = {started_.misses, handoff_.result()};  // for combine
 }
 
 void CudaOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
   launch_ffn(tiles(weights.gate), tiles(weights.up), tiles(weights.down), {a.q.q, a.q.d, a.q.s}, y.rows, y.data,
              y.stride, expert_scratch_, stream_);
+}
+
+bool CudaOps::start_ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
+  launch_ffn(tiles(weights.gate), tiles(weights.up), tiles(weights.down), {a.q.q, a.q.d, a.q.s}, y.rows, y.data,
+             y.stride, ffn_scratch_, sides_.fork(kFfn));
+  return true;
 }
 
 // ---- the machine ----------------------------------------------------------------------------------------------------

@@ -15,8 +15,10 @@
 #include "gpu/expert_check.h"
 #include "gpu/gpu_ops.h"
 #include "gpu/handoff.h"
+#include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/expert_ffn.h"
 #include "gpu/pass_graphs.h"
+#include "gpu/side_streams.h"
 #include "gpu/stage_clock.h"
 
 namespace tandem {
@@ -39,6 +41,8 @@ class CudaOps : public Ops {
 
   std::int64_t quantize(ConstRows x, QuantRows q) override;
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
+  using Ops::matmuls;
+  void matmuls(std::span<const Product> products, const Activation& a) override;
   void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
   void l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) override;
   void norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
@@ -50,7 +54,10 @@ class CudaOps : public Ops {
   void gdn_gates(Rows alpha, Rows beta, const float* dt_bias, const float* a) override;
   void gdn_scan(const GdnScan& scan) override;
   void gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) override;
+  void gdn_input(const GdnInput& in) override;
+  std::int64_t gdn_result(const GdnResult& result) override;
   void kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) override;
+  void attention_input(const AttentionInput& in) override;
   void mean_pool(ConstRows x, std::size_t ratio, Rows y) override;
   void select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t position, std::size_t ratio,
                         std::size_t blocks, AttendLists lists) override;
@@ -61,11 +68,13 @@ class CudaOps : public Ops {
   std::int64_t route(ConstRows logits, Routes routes) override;
   RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
                           const Routes& hits, const Routes& misses, std::int32_t* log) override;
+  std::int64_t route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split) override;
   void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
   void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
                      const SharedExpert& shared) override;
   void finish_experts() override;
   void ffn(const ExpertWeights& weights, const Activation& a, Rows y) override;
+  bool start_ffn(const ExpertWeights& weights, const Activation& a, Rows y) override;
   void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override;
   void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) override;
   void add2(Rows x, ConstRows a, ConstRows b) override;
@@ -74,6 +83,8 @@ class CudaOps : public Ops {
   void pair_streams(ConstRows a, ConstRows h, int streams, Rows out) override;
 
  private:
+  // Streams beside the main one, by what they are for.
+  enum Side : std::size_t { kFfn, kCrew, kProducts };
   // Numbers of the pass on the card. positions[g] is that of row g * kRowGroup.
   static constexpr std::size_t kRowGroup = 16, kRowGroups = 512, kFlags = 2048;
   struct Numbers {
@@ -105,7 +116,6 @@ class CudaOps : public Ops {
   struct Started {
     Handoff::Meeting meeting;
     const std::int32_t* misses = nullptr;
-    Rows y;
   };
   struct Recorded {
     std::vector<StageClock::Mark> marks;
@@ -119,6 +129,7 @@ class CudaOps : public Ops {
   const BankRef& bank_of(const ExpertBank& bank) const;
   void* scratch(std::size_t bytes);
   DeviceTiles tiles(const WeightView& w) const;
+  void product_group(std::span<const Product> group, const Activation& a, DeviceStream stream);
   void refresh_slots();
   void forget_records();
   void launch(FunctionRef<void()> body);  // numbers, flags, body
@@ -131,6 +142,7 @@ class CudaOps : public Ops {
   std::shared_ptr<Ops> crew_;
   ParallelFor parallel_;
   DeviceStream stream_;
+  SideStreams sides_;
   CudaMemory memory_;
   CardSlots card_;
   DeviceWeights weights_;
@@ -138,8 +150,9 @@ class CudaOps : public Ops {
   std::unordered_map<const std::uint8_t*, BankRef> banks_;  // by the address of a bank's first gate matrix
   Staged<Numbers> numbers_;
   Staged<std::int32_t> flags_;
-  Array<std::uint8_t> expert_memory_;
-  ExpertScratch expert_scratch_;
+  Array<std::uint8_t> expert_memory_, ffn_memory_;
+  ExpertScratch expert_scratch_, ffn_scratch_;  // of the experts; of an FFN that runs beside them
+  const std::int32_t* listed_ = nullptr;        // the hits whose jobs expert_scratch_ holds
   std::vector<Array<std::uint8_t>> scratches_;  // the last one is the largest; recorded passes may use earlier ones
   std::uint32_t next_meeting_ = 1;
   bool recording_ = false;
@@ -147,6 +160,7 @@ class CudaOps : public Ops {
   std::string stage_;
   int layer_ = -1;
   Started started_;
+  gpu::CrewRows crew_rows_;  // what the next combine finds in the crew's memory
   struct {
     std::size_t used = 0, hidden = 0, meetings = 0;
   } meeting_room_;  // what the loaded models need

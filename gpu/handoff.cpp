@@ -57,9 +57,9 @@ void Handoff::publish(const Meeting& meeting, const std::int32_t* misses, const 
   gpu::publish(args(meeting, misses, first_number), x.q, x.d, x.s, x.cols, stream);
 }
 
-void Handoff::take(const Meeting& meeting, const std::int32_t* misses, Rows y, const std::uint32_t* first_number,
-                   DeviceStream stream) {
-  gpu::take(args(meeting, misses, first_number), y, stream);
+void Handoff::await(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number,
+                    DeviceStream stream) {
+  gpu::await(args(meeting, misses, first_number), stream);
 }
 
 void Handoff::wait_for(std::uint32_t number) const {

@@ -50,9 +50,11 @@ class Handoff {
   // Launches the publishing half. first_number: in the card's memory.
   void publish(const Meeting& meeting, const std::int32_t* misses, const QuantRows& x,
                const std::uint32_t* first_number, DeviceStream stream);
-  // Launches the taking half: waits for the answer, copies the result rows of the misses to y.
-  void take(const Meeting& meeting, const std::int32_t* misses, Rows y, const std::uint32_t* first_number,
-            DeviceStream stream);
+  // Launches the taking half: ends when the answer is there. What follows it on the stream finds the rows of the misses
+  // at result(), tight, and reads them past all caches.
+  void await(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number,
+             DeviceStream stream);
+  const float* result() const { return area_.y; }
 
   // The host's half of one meeting: waits for the doorbell, has the crew compute, answers. Returns seconds of crew
   // work.

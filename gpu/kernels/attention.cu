@@ -4,6 +4,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/elementwise.cuh"
+#include "gpu/kernels/kv_types.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -22,12 +23,6 @@ __device__ float widen(float v) {
 }
 __device__ float widen(__half v) {
   return __half2float(v);
-}
-__device__ void narrow(float v, float& out) {
-  out = v;
-}
-__device__ void narrow(float v, __half& out) {
-  out = __float2half_rn(v);
 }
 
 template <typename T>

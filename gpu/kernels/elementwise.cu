@@ -1,6 +1,7 @@
 #include "gpu/kernels/elementwise.h"
 
 #include "gpu/kernels/elementwise.cuh"
+#include "gpu/kernels/gdn_gate.cuh"
 #include "runtime/exact_math.h"
 
 namespace tandem::gpu {
@@ -50,25 +51,35 @@ struct GatesBody {
   __device__ void operator()(std::size_t r, unsigned h) const {
     float& decay = alpha.data[r * alpha.stride + h];
     float& b = beta.data[r * beta.stride + h];
-    decay = exp_c(a[h] * softplus_c(decay + dt_bias[h]));
+    decay = decay_gate(decay, dt_bias[h], a[h]);
     b = sigmoid_c(b);
   }
 };
 
+template <bool kCrew>
 struct CombineBody {
   const std::int32_t* expert;
   const float* weight;
   unsigned used;
   ConstDeviceRows y, shared_logit, shared;
   DeviceRows out;
+  CrewRows crew;
   __device__ void operator()(std::size_t r, unsigned j) const {
     const std::int32_t* id = expert + r * used;
     const float* w = weight + r * used;
     const float* v = y.data + r * used * y.stride + j;
     float sum = 0.0F;
 #pragma unroll 10
-    for (unsigned k = 0; k < used; ++k)
-      if (id[k] >= 0) sum = __fmaf_rn(w[k], v[k * y.stride], sum);
+    for (unsigned k = 0; k < used; ++k) {
+      if (id[k] < 0) continue;
+      const std::size_t pair = r * used + k;
+      float value;
+      if (kCrew && crew.miss[pair] >= 0)
+        value = *static_cast<const volatile float*>(crew.y + pair * out.cols + j);
+      else
+        value = v[k * y.stride];
+      sum = __fmaf_rn(w[k], value, sum);
+    }
     const float shared_weight = sigmoid_c(shared_logit.data[r * shared_logit.stride]);
     out.data[r * out.stride + j] = __fmaf_rn(shared_weight, shared.data[r * shared.stride + j], sum);
   }
@@ -146,10 +157,16 @@ void gdn_gates(DeviceRows alpha, DeviceRows beta, const float* dt_bias, const fl
 }
 
 void combine(const std::int32_t* expert, const float* weight, std::size_t used, ConstDeviceRows y,
-             ConstDeviceRows shared_logit, ConstDeviceRows shared, DeviceRows out, DeviceStream stream) {
+             ConstDeviceRows shared_logit, ConstDeviceRows shared, DeviceRows out, DeviceStream stream,
+             const CrewRows& crew) {
   LAUNCH_CHECK(y.rows == out.rows * used && y.cols == out.cols && shared.cols == out.cols, y.rows, used, out.rows,
                y.cols, out.cols);
-  launch_columns(out.rows, out.cols, CombineBody{expert, weight, width(used), y, shared_logit, shared, out}, stream);
+  if (crew.miss != nullptr)
+    launch_columns(out.rows, out.cols,
+                   CombineBody<true>{expert, weight, width(used), y, shared_logit, shared, out, crew}, stream);
+  else
+    launch_columns(out.rows, out.cols,
+                   CombineBody<false>{expert, weight, width(used), y, shared_logit, shared, out, crew}, stream);
 }
 
 void add2(DeviceRows x, ConstDeviceRows a, ConstDeviceRows b, DeviceStream stream) {

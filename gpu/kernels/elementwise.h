@@ -15,9 +15,16 @@ void hc_write(DeviceRows x, ConstDeviceRows y, ConstDeviceRows inject, int strea
 // Ops::gdn_gates.
 void gdn_gates(DeviceRows alpha, DeviceRows beta, const float* dt_bias, const float* a, DeviceStream stream);
 
+// Rows of y that are somewhere else: those with miss >= 0, in host memory that both sides map, tight. They are read
+// past all caches, as the other side has written them while the pass ran.
+struct CrewRows {
+  const std::int32_t* miss = nullptr;  // [rows, used]; null: there are none
+  const float* y = nullptr;            // [rows * used, d]
+};
 // Ops::combine. expert, weight [rows, used], y [rows * used, d].
 void combine(const std::int32_t* expert, const float* weight, std::size_t used, ConstDeviceRows y,
-             ConstDeviceRows shared_logit, ConstDeviceRows shared, DeviceRows out, DeviceStream stream);
+             ConstDeviceRows shared_logit, ConstDeviceRows shared, DeviceRows out, DeviceStream stream,
+             const CrewRows& crew = {});
 
 // Ops::add2, tile_streams, add_streams, pair_streams, mean_pool.
 void add2(DeviceRows x, ConstDeviceRows a, ConstDeviceRows b, DeviceStream stream);

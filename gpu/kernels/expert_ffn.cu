@@ -153,8 +153,9 @@ ExpertScratch make_expert_scratch(void* memory, std::size_t pairs, std::size_t f
 
 void launch_expert_ffn(const ExpertBlobLayout& layout, const ExpertScales& scales, const DeviceRoutes& routes,
                        const DeviceQuant& x, float* y, std::size_t y_stride, const ExpertScratch& scratch,
-                       cudaStream_t stream, TileRoute route) {
+                       cudaStream_t stream, TileRoute route, bool listed) {
   const std::size_t used = routes.used, most = std::min(scratch.pairs, kMaxPairs);
+  CHECK(!listed || routes.rows * used <= most, "a list of {} x {} pairs, work memory for {}", routes.rows, used, most);
   CHECK(used > 0 && used <= most, "{} experts per row, work memory for {}", used, most);
   const Matrix gate = in_blob(layout.gate, scales.gate_all, scales.gate);
   const Matrix up = in_blob(layout.up, scales.up_all, scales.up);
@@ -163,8 +164,8 @@ void launch_expert_ffn(const ExpertBlobLayout& layout, const ExpertScales& scale
   for (std::size_t first = 0; first < routes.rows; first += group) {
     const std::size_t rows = std::min(group, routes.rows - first);
     const DeviceRoutes part{routes.expert + first * used, rows, used, routes.slots};
-    const int per_job = rows <= 2 ? static_cast<int>(rows) : rows <= 4 ? 4 : kJobPairs;
-    launch_expert_jobs(part, per_job, scratch.jobs, scratch.job_count, scratch.bad, stream);
+    const int per_job = pairs_per_job(rows);
+    if (!listed) launch_expert_jobs(part, per_job, scratch.jobs, scratch.job_count, scratch.bad, stream);
     const int pairs = static_cast<int>(rows * used);
     const Work work{x.rows_from(first, layout.gate.cols), per_job, pairs, pairs, true};
     launch_halves(gate, up, down, work, y + first * used * y_stride, y_stride, scratch, stream, route);

@@ -39,11 +39,12 @@ struct ExpertScales {
 
 // y[pair * y_stride ..] = FFN of the pair's expert on its row, for the pairs whose expert is on the card; other rows of
 // y are left alone. A row with a hidden value that is not finite becomes NaN. x has routes.rows rows. Rows are taken in
-// groups of scratch.pairs / used.
+// groups of scratch.pairs / used. listed: scratch.jobs, job_count and bad are those of the routes already, with
+// pairs_per_job(rows) pairs of a job (gpu/kernels/route_split.h); then all pairs must fit.
 // REQUIRES load_tile_kernels(), ff % 32 == 0, scratch.pairs >= routes.used.
 void launch_expert_ffn(const ExpertBlobLayout& layout, const ExpertScales& scales, const DeviceRoutes& routes,
                        const DeviceQuant& x, float* y, std::size_t y_stride, const ExpertScratch& scratch,
-                       cudaStream_t stream, TileRoute route = TileRoute::kAuto);
+                       cudaStream_t stream, TileRoute route = TileRoute::kAuto, bool listed = false);
 
 // The same for one expert that every row uses (the shared expert): y [rows, y_stride].
 void launch_ffn(const DeviceTiles& gate, const DeviceTiles& up, const DeviceTiles& down, const DeviceQuant& x,

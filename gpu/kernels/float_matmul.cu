@@ -22,16 +22,22 @@ __device__ float widen(__nv_bfloat16 v) {
   return __bfloat162float(v);
 }
 
+// One or more matrices: layer z of the grid has matrix z.
 template <typename T>
 struct ProductArgs {
-  const T* weights;
-  unsigned n, cols;
-  float scale;
+  struct Part {
+    const T* weights;
+    float* y;
+    std::size_t y_stride;
+    unsigned n;
+    float scale;
+  };
+  Part part[kMaxFloatMatrices];
+  unsigned parts;
+  unsigned n, cols;  // of all parts
   const float* x;
   std::size_t x_stride;
   unsigned rows;  // of x
-  float* y;
-  std::size_t y_stride;
 };
 
 constexpr unsigned kMaxWarps = 16;
@@ -39,17 +45,19 @@ constexpr unsigned kMaxWarps = 16;
 // A block: kRows rows of x (those of group blockIdx.y) times kOut rows of W. Where there are fewer, the last one is
 // computed again and not written. Dynamic shared memory: [kOut * kRows][segments][32].
 template <typename T, unsigned kRows, unsigned kOut>
-__global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const ProductArgs<T> a) {
+__global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const __grid_constant__ ProductArgs<T> a) {
   extern __shared__ float lanes[];
   const unsigned lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp;
   const unsigned segments = (a.cols + kSegment - 1) / kSegment;
+  const typename ProductArgs<T>::Part& part = a.part[blockIdx.z];
   const unsigned first_out = blockIdx.x * kOut, first_row = blockIdx.y * kRows;
+  if (first_out >= part.n) return;  // there is a taller matrix
   for (unsigned s = warp; s < segments; s += warps) {
     const unsigned first = s * kSegment + lane;
     T raw[kOut][kSegmentSteps];
 #pragma unroll
     for (unsigned o = 0; o < kOut; ++o) {
-      const T* row = a.weights + std::size_t{min(first_out + o, a.n - 1)} * a.cols;
+      const T* row = part.weights + std::size_t{min(first_out + o, part.n - 1)} * a.cols;
 #pragma unroll
       for (unsigned k = 0; k < kSegmentSteps; ++k)
         if (first + k * kLanes < a.cols) raw[o][k] = row[first + k * kLanes];
@@ -76,9 +84,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const Product
   __syncthreads();
   for (unsigned i = warp; i < kOut * kRows; i += warps) {
     const unsigned out = first_out + i / kRows, row = first_row + i % kRows;
-    if (row >= a.rows || out >= a.n) continue;
+    if (row >= a.rows || out >= part.n) continue;
     const float dot = warp_tree(strided_tree(lanes + i * segments * kWarp + lane, kWarp, segments));
-    if (lane == 0) a.y[row * a.y_stride + out] = dot * a.scale;
+    if (lane == 0) part.y[row * part.y_stride + out] = dot * part.scale;
   }
 }
 
@@ -87,7 +95,9 @@ void launch_product(const ProductArgs<T>& args, DeviceStream stream) {
   const unsigned segments = (args.cols + kSegment - 1) / kSegment;
   const unsigned rounds = (segments + kMaxWarps - 1) / kMaxWarps, warps = (segments + rounds - 1) / rounds;
   const std::size_t shared = std::size_t{kOut * kRows} * segments * kWarp * sizeof(float);
-  const dim3 grid((args.n + kOut - 1) / kOut, (args.rows + kRows - 1) / kRows);
+  unsigned tallest = 0;
+  for (unsigned i = 0; i < args.parts; ++i) tallest = tallest < args.part[i].n ? args.part[i].n : tallest;
+  const dim3 grid((tallest + kOut - 1) / kOut, (args.rows + kRows - 1) / kRows, args.parts);
   product_kernel<T, kRows, kOut><<<grid, warps * kWarp, shared, stream>>>(args);
   CUDA_CHECK_LAUNCH();
 }
@@ -147,16 +157,30 @@ void for_type(FloatType type, Body body) {
 
 }  // namespace
 
-void float_matmul(FloatType type, const void* weights, std::size_t n, float scale, ConstDeviceRows x, DeviceRows y,
-                  DeviceStream stream) {
-  LAUNCH_CHECK(n > 0 && x.cols > 0 && x.cols <= kMaxSegments * kSegment && y.cols == n && y.rows == x.rows, n, x.rows,
-               x.cols, y.rows, y.cols);
+void float_matmuls(FloatType type, const FloatMatmul* products, std::size_t count, ConstDeviceRows x,
+                   DeviceStream stream) {
+  LAUNCH_CHECK(count >= 1 && count <= kMaxFloatMatrices, count);
   if (x.rows == 0) return;
   for_type(type, [&]<typename T>(T) {
-    product(ProductArgs<T>{static_cast<const T*>(weights), static_cast<unsigned>(n), static_cast<unsigned>(x.cols),
-                           scale, x.data, x.stride, static_cast<unsigned>(x.rows), y.data, y.stride},
-            stream);
+    ProductArgs<T> args{};
+    args.parts = static_cast<unsigned>(count);
+    args.cols = static_cast<unsigned>(x.cols);
+    args.x = x.data, args.x_stride = x.stride, args.rows = static_cast<unsigned>(x.rows);
+    for (std::size_t i = 0; i < count; ++i) {
+      const auto& [weights, n, scale, y] = products[i];
+      LAUNCH_CHECK(n > 0 && x.cols > 0 && x.cols <= kMaxSegments * kSegment && y.cols == n && y.rows == x.rows, n,
+                   x.rows, x.cols, y.rows, y.cols);
+      args.part[i] = {static_cast<const T*>(weights), y.data, y.stride, static_cast<unsigned>(n), scale};
+      args.n += static_cast<unsigned>(n);
+    }
+    product(args, stream);
   });
+}
+
+void float_matmul(FloatType type, const void* weights, std::size_t n, float scale, ConstDeviceRows x, DeviceRows y,
+                  DeviceStream stream) {
+  const FloatMatmul one{weights, n, scale, y};
+  float_matmuls(type, &one, 1, x, stream);
 }
 
 void float_rows(FloatType type, const void* table, std::size_t rows, float scale, const std::int32_t* ids,

@@ -16,6 +16,18 @@ enum class FloatType : std::uint8_t { kF32, kF16, kBf16 };
 void float_matmul(FloatType type, const void* weights, std::size_t n, float scale, ConstDeviceRows x, DeviceRows y,
                   DeviceStream stream);
 
+// The same for several matrices of one type that meet the same x, in one launch. REQUIRES 1 <= count <=
+// kMaxFloatMatrices.
+struct FloatMatmul {
+  const void* weights = nullptr;
+  std::size_t n = 0;
+  float scale = 1.0F;
+  DeviceRows y;
+};
+inline constexpr std::size_t kMaxFloatMatrices = 4;
+void float_matmuls(FloatType type, const FloatMatmul* products, std::size_t count, ConstDeviceRows x,
+                   DeviceStream stream);
+
 // out[i] = row ids[i] of the table [rows, out.cols] of `type`, times scale (no product where it is 1). The ids are read
 // from the card's memory; an id outside the table takes the nearest row. out.rows ids.
 void float_rows(FloatType type, const void* table, std::size_t rows, float scale, const std::int32_t* ids,

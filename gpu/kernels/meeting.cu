@@ -94,10 +94,14 @@ void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, c
   CUDA_CHECK_LAUNCH();
 }
 
-void take(const MeetingArgs& meeting, DeviceRows y, DeviceStream stream) {
-  LAUNCH_CHECK(y.rows == meeting.rows * meeting.used && meeting.rows > 0, y.rows, meeting.rows, meeting.used);
+void await(const MeetingArgs& meeting, DeviceStream stream) {
   wait_kernel<<<1, 1, 0, stream>>>(meeting);
   CUDA_CHECK_LAUNCH();
+}
+
+void take(const MeetingArgs& meeting, DeviceRows y, DeviceStream stream) {
+  LAUNCH_CHECK(y.rows == meeting.rows * meeting.used && meeting.rows > 0, y.rows, meeting.rows, meeting.used);
+  await(meeting, stream);
   take_kernel<<<static_cast<unsigned>(y.rows), 256, 0, stream>>>(meeting, y);
   CUDA_CHECK_LAUNCH();
 }

@@ -1,7 +1,7 @@
 // The card's half of a meeting with the crew (gpu/handoff.h says how the two sides order their memory).
 //
 // When: once per layer of a pass whose experts are not all on the card. How: publish is one block, which copies rows
-// only when a route misses; the wait is one thread, and the results are taken by a block per miss. Measured:
+// only when a route misses; the wait is one thread; the results are read by the combination of the experts. Measured:
 // bench/results.
 #pragma once
 
@@ -37,7 +37,10 @@ struct MeetingArgs {
 // cols % 32 == 0, q aligned to 16 bytes.
 void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, const std::int32_t* s, std::size_t cols,
              DeviceStream stream);
-// y [rows * used, cols]: the rows of the misses become what the crew has answered.
+// Ends when the crew has answered; at once without a miss.
+void await(const MeetingArgs& meeting, DeviceStream stream);
+// The same, then a copy. y [rows * used, cols]: the rows of the misses become what the crew has answered. (A pass reads
+// them where they are: CrewRows of gpu/kernels/elementwise.h.)
 void take(const MeetingArgs& meeting, DeviceRows y, DeviceStream stream);
 
 }  // namespace tandem::gpu

@@ -40,11 +40,6 @@ struct GdnFinish {
   __device__ float operator()(float x, float inverse, Operand o) const { return ((x * inverse) * o.norm) * o.gate; }
 };
 
-template <bool kMean>
-__device__ float inverse_root(float sum, unsigned n, float eps) {
-  return 1.0F / __fsqrt_rn((kMean ? sum / static_cast<float>(n) : sum) + eps);
-}
-
 // The lane's values of one segment, and what finishes them.
 template <typename Finish>
 struct LaneSegment {

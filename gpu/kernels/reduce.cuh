@@ -109,6 +109,12 @@ __device__ __forceinline__ unsigned lane_value(unsigned lane) {
   return value;
 }
 
+// 1 / sqrt of the sum of n squares (kMean: of their mean) plus eps.
+template <bool kMean>
+__device__ inline float inverse_root(float sum, unsigned n, float eps) {
+  return 1.0F / __fsqrt_rn((kMean ? sum / static_cast<float>(n) : sum) + eps);
+}
+
 // Value i of a normed head after the rotation of its first 2 * half values in pairs `half` apart (Ops::norm_rope), by
 // the pair's angle.
 __device__ inline float rotated(const float* normed, unsigned i, unsigned half, float cos, float sin) {

@@ -26,6 +26,17 @@ inline constexpr int kTileStages = kStageBytes >= 2000   ? 2
 template <int V>
 inline constexpr int kTileActivationBytes = (V * (288 + 36 + 72) + 15) / 16 * 16;
 
+// One of several matrices of the same type and columns that meet the same activations.
+struct TilePart {
+  const std::uint8_t* data;
+  float* y;
+  std::size_t y_stride;
+  float scale;
+  int rows, tiles;
+  int first_group;  // of the grid's groups of tiles
+};
+inline constexpr int kTileParts = static_cast<int>(kMaxTileMatrices);
+
 struct TileProduct {
   // The matrix, and for `fused` its partner (gate, up), of the same type and shape. data null: in the blob of a job.
   const std::uint8_t* data[2];
@@ -44,6 +55,9 @@ struct TileProduct {
   bool by_pair;
   const ExpertJob* jobs;
   const std::int32_t* job_count;
+  // Several matrices: what differs between them is here, not above. Plain products of rows 0 .. width - 1 only.
+  int parts;
+  TilePart part[kTileParts];
   // The cut of the work: tiles of a block, warps per segment of them.
   int slots, groups;
   bool fused;

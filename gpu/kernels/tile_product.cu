@@ -164,7 +164,14 @@ void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, 
   p.slots = cut.slots;
   p.stages = cut.stages;
   p.warp_bytes = cut.warp_bytes;
-  const int tile_groups = p.fused ? p.tiles / 2 : divide_up(p.tiles, p.slots);
+  int tile_groups = p.fused ? p.tiles / 2 : divide_up(p.tiles, p.slots);
+  if (p.parts > 0) {
+    tile_groups = 0;
+    for (int i = 0; i < p.parts; ++i) {
+      p.part[i].first_group = tile_groups;
+      tile_groups += divide_up(p.part[i].tiles, p.slots);
+    }
+  }
   const dim3 grid(static_cast<unsigned>(tile_groups * row_groups), static_cast<unsigned>(jobs));
   kernels.kernel[index]<<<grid, static_cast<unsigned>(32 * cut.warps), static_cast<std::size_t>(cut.shared), stream>>>(
       p);
@@ -182,6 +189,32 @@ void launch_tile_matmul(const DeviceTiles& w, const DeviceQuant& x, std::size_t 
   p.y = y;
   p.y_stride = y_stride;
   launch_tile_product(w.type, p, 1, route, stream);
+}
+
+void launch_tile_matmuls(const TileMatmul* products, std::size_t count, const DeviceQuant& x, std::size_t rows,
+                         cudaStream_t stream, TileRoute route) {
+  CHECK(count >= 1 && count <= kMaxTileMatrices, "{} matrices", count);
+  const DeviceTiles& first = products[0].w;
+  if (count == 1) return launch_tile_matmul(first, x, rows, products[0].y, products[0].y_stride, stream, route);
+  if (rows == 0) return;
+  std::size_t all_tiles = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const DeviceTiles& w = products[i].w;
+    CHECK(w.type == first.type && w.cols == first.cols && w.rows > 0, "{} x {} {} beside {} x {} {}", w.rows, w.cols,
+          dtype_name(w.type), first.rows, first.cols, dtype_name(first.type));
+    all_tiles += (w.rows + kTileRows - 1) / kTileRows;
+  }
+  TileProduct p = tile_product(first.type, all_tiles * kTileRows, first.cols);
+  p.parts = static_cast<int>(count);
+  for (std::size_t i = 0; i < count; ++i) {
+    const auto [w, y, y_stride] = products[i];
+    p.part[i] = {
+        w.data, y, y_stride, w.scale, static_cast<int>(w.rows), static_cast<int>((w.rows + kTileRows - 1) / kTileRows),
+        0};
+  }
+  p.x = x;
+  p.width = static_cast<int>(rows);
+  launch_tile_product(first.type, p, 1, route, stream);
 }
 
 }  // namespace tandem

@@ -358,9 +358,18 @@ __device__ __forceinline__ float not_a_number() {
   return __uint_as_float(0x7FC00000U);
 }
 
+// The matrix that a block works on.
+struct Matrix {
+  const std::uint8_t* data;  // null: in a blob
+  float scale;
+  int rows, tiles;
+  float* y;
+  std::size_t y_stride;
+};
+
 template <class T, int V>
-__device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* blob, int expert, int count, int tile0,
-                                    const std::int32_t* act_row, const std::int32_t* out_row) {
+__device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const std::uint8_t* blob, int expert,
+                                    int count, int tile0, const std::int32_t* act_row, const std::int32_t* out_row) {
   constexpr int kTogether = kSegmentsTogether<V>;  // segments of a unit: neighbours in memory
   constexpr int kStages = kTileStages<kTogether * T::bytes(kSegmentBlocks)>;
   using Acts = Activations<T, V>;
@@ -372,7 +381,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
   auto* const table = reinterpret_cast<std::uint32_t*>(shared + warps * p.warp_bytes);
   auto* const part = reinterpret_cast<float*>(shared + warps * p.warp_bytes + 4 * T::kTable);
 
-  const int slots = p.fused ? 4 : min(p.slots, p.tiles - tile0);
+  const int slots = p.fused ? 4 : min(p.slots, m.tiles - tile0);
   int slot0 = 0, unit0 = warp, unit_step = warps;
   if (p.groups > 1) {
     slot0 = warp / p.units;
@@ -394,7 +403,8 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
     const int first = kTogether * c.unit, segments = min(kTogether, p.segments - first);
     const int bytes = (segments - 1) * T::bytes(kSegmentBlocks) + T::bytes(blocks_of(first + segments - 1));
     const int matrix = p.fused ? c.slot >> 1 : 0, tile = p.fused ? tile0 + (c.slot & 1) : tile0 + c.slot;
-    const std::uint8_t* from = (p.data[matrix] != nullptr ? p.data[matrix] : blob + p.offset[matrix]) +
+    const std::uint8_t* const data = matrix == 0 ? m.data : p.data[1];
+    const std::uint8_t* from = (data != nullptr ? data : blob + p.offset[matrix]) +
                                static_cast<std::size_t>(tile) * p.tile_bytes +
                                static_cast<std::size_t>(first) * T::bytes(kSegmentBlocks);
     std::uint8_t* to = ring + stage * p.stage_bytes;
@@ -450,7 +460,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
 
   const auto product = [&](int slot, int i, int row, int matrix) {
     const float* first = part + slot * p.segments * (V * kRows) + kRows * i + row;
-    float scale = p.scale[matrix];
+    float scale = matrix == 0 ? m.scale : p.scale[1];
     if (p.expert_scale[matrix] != nullptr) scale = scale * p.expert_scale[matrix][expert];
     return tree_over(first, V * kRows, p.segments, p.padded_segments) * scale;
   };
@@ -459,10 +469,10 @@ __device__ __forceinline__ void run(const TileProduct& p, const std::uint8_t* bl
     for (int i = static_cast<int>(threadIdx.x) / kRows; i < slots * count; i += static_cast<int>(blockDim.x) / kRows) {
       const int n = slots == 1 ? i : i / slots, slot = i - n * slots;
       const int y_col = kRows * (tile0 + slot) + row;
-      if (y_col >= p.rows) continue;
+      if (y_col >= m.rows) continue;
       float y = product(slot, n, row, 0);
       if (p.bad != nullptr && p.bad[out_row[n]] != 0) y = not_a_number();
-      p.y[static_cast<std::size_t>(out_row[n]) * p.y_stride + static_cast<std::size_t>(y_col)] = y;
+      m.y[static_cast<std::size_t>(out_row[n]) * m.y_stride + static_cast<std::size_t>(y_col)] = y;
     }
     return;
   }
@@ -509,11 +519,19 @@ __global__ void __launch_bounds__(kMaxTileThreads, 1) tile_product_kernel(const 
     act_row[i] = job != nullptr && !p.by_pair ? job->row[i] : out_row[i];
   }
   __syncthreads();
+  Matrix m{p.data[0], p.scale[0], p.rows, p.tiles, p.y, p.y_stride};
+  if (p.parts > 0) {
+    int i = 0;
+    while (i + 1 < p.parts && tile_group >= p.part[i + 1].first_group) ++i;
+    const TilePart& part = p.part[i];
+    tile_group -= part.first_group;
+    m = {part.data, part.scale, part.rows, part.tiles, part.y, part.y_stride};
+  }
   const int tile0 = tile_group * (p.fused ? 2 : p.slots);
   if constexpr (V == 8) {
-    if (count <= 4) return run<T, 4>(p, blob, expert, count, tile0, act_row, out_row);
+    if (count <= 4) return run<T, 4>(p, m, blob, expert, count, tile0, act_row, out_row);
   }
-  run<T, V>(p, blob, expert, count, tile0, act_row, out_row);
+  run<T, V>(p, m, blob, expert, count, tile0, act_row, out_row);
 }
 
 template <class T>

@@ -44,4 +44,15 @@ void load_tile_kernels();
 void launch_tile_matmul(const DeviceTiles& w, const DeviceQuant& x, std::size_t rows, float* y, std::size_t y_stride,
                         cudaStream_t stream, TileRoute route = TileRoute::kAuto);
 
+// The same for several matrices of one type that have the same number of columns, in one launch. REQUIRES 1 <= count <=
+// kMaxTileMatrices.
+struct TileMatmul {
+  DeviceTiles w;
+  float* y = nullptr;
+  std::size_t y_stride = 0;
+};
+inline constexpr std::size_t kMaxTileMatrices = 4;
+void launch_tile_matmuls(const TileMatmul* products, std::size_t count, const DeviceQuant& x, std::size_t rows,
+                         cudaStream_t stream, TileRoute route = TileRoute::kAuto);
+
 }  // namespace tandem

@@ -44,6 +44,12 @@ struct QuantCase {
   DeviceQuant device() const { return {device_q.get(), device_d.get(), device_s.get()}; }
 };
 
+inline std::vector<float> drawn(Random& random, std::size_t n, Values values = Values::kNormal) {
+  std::vector<float> x(n);
+  for (float& v : x) v = draw(random, values);
+  return x;
+}
+
 inline bool same_bits(float a, float b) {
   return std::memcmp(&a, &b, sizeof a) == 0 || (std::isnan(a) && std::isnan(b));
 }
