@@ -217,13 +217,16 @@ void run(const std::string& wanted) {
     const float *bias = memory.floats(48), *a = memory.floats(48);
     return [=](int) { gpu::gdn_gates(alpha, beta, bias, a, stream); };
   });
+  const std::vector<std::int32_t> zeros(kMostRows * 10);
+  DeviceBuffer<std::int32_t> ids(zeros.size());  // expert 0: none is left out
+  ids.upload(zeros.data());
   line("combine 10 of 2560", 0, [&](std::size_t w) {
     const auto list = sets([&] { return std::pair{memory.rows(w * 10, 2560), memory.rows(w, 2560)}; });
     const float* weight = memory.floats(w * 10);
     const DeviceRows logit = memory.rows(w, 1), out = memory.rows(w, 2560);
-    return [=](int i) {
+    return [=, expert = ids.get()](int i) {
       const auto& [y, shared] = list[static_cast<std::size_t>(i)];
-      gpu::combine(weight, 10, y, logit, shared, out, stream);
+      gpu::combine(expert, weight, 10, y, logit, shared, out, stream);
     };
   });
   line("ple_gate 4 of 2560", 0, [&](std::size_t w) {
