@@ -38,7 +38,6 @@ struct Hardware {
     std::string model;
     std::string arch;  // "sm_86"
     std::int64_t vram_total = 0, vram_free = 0;
-    std::string used_by;   // the programs that hold the rest, for messages; not in files
     double copy_gbps = 0;  // device memory: bytes read, measured
     double pcie_to_card_gbps = 0, pcie_from_card_gbps = 0;
     // Measured on the H200 machine (configs/hardware/h200-16core.yaml): flag round trip, node of an empty graph.
@@ -46,6 +45,7 @@ struct Hardware {
     double kernel_us = 0.74;   // fixed cost of one node of a graph
     double efficiency = 0.8;   // of copy_gbps that the product kernels reach
     double int8_tops = 0;      // dense int8 tensor operations, 1e12 a second; 0: not known
+    std::string used_by;       // the programs that hold the rest, for messages; not in files
   };
   std::optional<Gpu> gpu;
 
