@@ -17,6 +17,7 @@
 #include "gpu/device_buffer.h"
 #include "gpu/kernels/copy.h"
 #include "gpu/kernels/expert_ffn.h"
+#include "gpu/kernels/hc_read.h"
 #include "gpu/kernels/quantize.h"
 #include "gpu/kernels/tile_product.h"
 #include "placement/check.h"
@@ -26,7 +27,7 @@
 namespace tandem::bench {
 namespace {
 
-constexpr std::size_t kMaxWidth = 16;
+constexpr std::size_t kMaxWidth = 16, kHidden = 2560;
 constexpr DType kTypes[] = {DType::Q4_0,   DType::Q4_1,   DType::Q5_0,    DType::Q5_1,   DType::Q8_0,  DType::Q2_0,
                             DType::IQ4_NL, DType::MXFP4,  DType::Q2_K,    DType::Q3_K,   DType::Q4_K,  DType::Q5_K,
                             DType::Q6_K,   DType::IQ4_XS, DType::IQ2_XXS, DType::IQ2_XS, DType::IQ2_S, DType::IQ3_XXS,
@@ -195,7 +196,7 @@ struct ExpertTypes {
 
 // The routed experts of one layer after the other, `used` random ones per row.
 void run_experts(Bench& bench, const ExpertTypes& types, DeviceBuffer<std::uint8_t>& memory) {
-  constexpr std::size_t kHidden = 2560, kFf = 640, kExperts = 512, kUsed = 10;
+  constexpr std::size_t kFf = 640, kExperts = 512, kUsed = 10;
   ExpertBank bank;
   bank.gate = {nullptr, types.gate_up, kFf, kHidden, 1.0F, {}};
   bank.up = bank.gate;
@@ -266,6 +267,57 @@ void run_experts(Bench& bench, const ExpertTypes& types, DeviceBuffer<std::uint8
   std::fflush(stdout);
 }
 
+// A READ with its WRITE, Q8_0, cold weights: all of it and its launches.
+void run_hc_read(Bench& bench) {
+  constexpr std::size_t kRank = 320, kWide = kHcStreams * kHidden;
+  const std::vector<std::uint8_t> down = random_tiles(DType::Q8_0, kRank, kWide);
+  const std::vector<std::uint8_t> up = random_tiles(DType::Q8_0, kWide, kRank);
+  const std::size_t copies = std::min<std::size_t>(48, bench.cold.bytes() / (down.size() + up.size()));
+  std::uint8_t* const second = bench.cold.get() + copies * down.size();
+  replicate(down, bench.cold.get(), copies);
+  replicate(up, second, copies);
+  DeviceBuffer<float> x(kHcRows * kWide), normed(kHcRows * kWide), low(kHcRows * kRank), mixed(kHcRows * kHidden);
+  DeviceBuffer<float> gamma(kWide), inject_weights(kHcStreams * kWide), inject(kHcRows * kHcStreams);
+  DeviceBuffer<float> block(kHcRows * kHidden);
+  for (const auto* buffer : {&x, &normed, &gamma, &inject_weights, &inject, &block})
+    CUDA_CHECK(cudaMemset(buffer->get(), 0x3C, buffer->bytes()));
+  DeviceBuffer<std::uint8_t> memory(hc_scratch_bytes(kWide, kRank));
+  const Inputs quant(kHidden, bench.timer.stream());
+  DeviceHcRead read;
+  read.eps = 1e-6F;
+  read.gamma = gamma.get();
+  read.inject_weights = inject_weights.get();
+  read.mixed_q = {quant.q.get(), quant.d.get(), quant.s.get(), quant.bad.get()};
+  read.scratch = make_hc_scratch(memory.get(), kWide, kRank);
+  read.scratch.normed_q.bad = read.scratch.low_q.bad = quant.bad.get();
+  CUDA_CHECK(cudaMemset(read.scratch.arrived, 0, read.scratch.arrived_bytes));
+  CUDA_CHECK(cudaDeviceSynchronize());
+  for (const std::size_t w : {1U, 2U, 4U, 8U, 16U}) {
+    read.x = {x.get(), w, kWide};
+    read.normed = {normed.get(), w, kWide};
+    read.low = {low.get(), w, kRank};
+    read.inject = {inject.get(), w, kHcStreams};
+    read.mixed = {mixed.get(), w, kHidden};
+    read.written = {block.get(), w, kHidden};
+    read.written_inject = read.inject;
+    const auto time = [&](int parts) {
+      return bench.timer.time(copies, bench.options.samples, [&](std::size_t i) {
+        read.down = {DType::Q8_0, bench.cold.get() + i * down.size(), kRank, kWide, 1.0F};
+        read.up = {DType::Q8_0, second + i * up.size(), kWide, kRank, 1.0F};
+        if ((parts & 1) != 0) launch_hc_norm(read, bench.timer.stream());
+        if ((parts & 2) != 0) launch_hc_down(read, bench.timer.stream());
+        if ((parts & 4) != 0) launch_hc_up(read, bench.timer.stream());
+      });
+    };
+    const double all = time(7), norm = time(1), products = time(2), mix = time(4);
+    const auto bytes = static_cast<double>(down.size() + up.size());
+    bench.report("hc_read", "Q8_0", kRank, kWide, w, "", bytes, all);
+    fmt::print("hc_read w{:2}: {:5.1f} us (norm {:.1f}, down {:.1f}, up {:.1f} alone)\n", w, 1e6 * all, 1e6 * norm,
+               1e6 * products, 1e6 * mix);
+  }
+  std::fflush(stdout);
+}
+
 int run(const Options& options) {
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0)
@@ -276,6 +328,7 @@ int run(const Options& options) {
   CUDA_CHECK(cudaGetDeviceProperties(&properties, 0));
   bench.card = properties.name;
   load_tile_kernels();
+  load_hc_kernels();
   bench.cold = DeviceBuffer<std::uint8_t>(options.cold_mib << 20);
   CUDA_CHECK(cudaMemset(bench.cold.get(), 1, bench.cold.bytes()));
   const MachineInfo machine = machine_info(options.machine);
@@ -293,6 +346,7 @@ int run(const Options& options) {
   fmt::print("{}: copy roof {:.0f} GB/s (read + written), read {:.0f} GB/s; shares are of the copy roof\n", bench.card,
              1e-9 * bench.roof, 1e-9 * read);
   bench.report("copy", "", 0, 0, 0, "copy", static_cast<double>(2 * half), static_cast<double>(2 * half) / bench.roof);
+  run_hc_read(bench);
   bool same = true;
   for (const DType type : kTypes) {
     const bool named = std::find(options.types.begin(), options.types.end(), dtype_name(type)) != options.types.end();

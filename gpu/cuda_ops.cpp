@@ -31,10 +31,6 @@ DeviceStream make_stream(int device) {
   return stream;
 }
 
-gpu::FloatType float_type(DType type) {
-  return type == DType::F32 ? gpu::FloatType::kF32 : type == DType::F16 ? gpu::FloatType::kF16 : gpu::FloatType::kBf16;
-}
-
 void check_experts(const ExpertBank& bank, const ExpertWeights& shared) {
   for (const WeightView* view : {&bank.gate, &bank.up, &bank.down, &shared.gate, &shared.up, &shared.down})
     if (!has_tile_layout(view->type))
@@ -67,6 +63,7 @@ CudaOps::CudaOps(const GpuOptions& options)
   if (options.verify_experts) check_ = std::make_unique<ExpertCheck>(memory_);
   memory_.set_pending(&numbers_.data()->pending);
   load_tile_kernels();
+  load_hc_kernels();
 }
 
 CudaOps::~CudaOps() {
@@ -124,6 +121,7 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     ffn_scratch_ = make_expert_scratch(ffn_memory_.data(), kMaxPairs, ff);
     forget_records();
   }
+  reserve_hc(static_cast<std::size_t>(shape.wide()), static_cast<std::size_t>(shape.hc_rank));
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   meeting_room_ = {std::max(meeting_room_.used, used), std::max(meeting_room_.hidden, hidden),
                    std::max(meeting_room_.meetings, keys.size())};
@@ -168,6 +166,7 @@ void CudaOps::launch(FunctionRef<void()> body) {
   listed_ = nullptr;
   crew_rows_ = {};
   sides_.forget();  // of a pass that failed
+  quantized_ = {};
   numbers_.send(0, 1);
   CUDA_CHECK(cudaMemsetAsync(flags_.data(), 0x7F, flags_.bytes(), stream_));
   if (clock_) clock_->mark("inputs", now_.marks, recording_);
@@ -178,7 +177,7 @@ void CudaOps::launch(FunctionRef<void()> body) {
 
 std::optional<BadValue> CudaOps::bad_value(const std::vector<Flag>& flags) const {
   for (std::size_t i = 0; i < flags.size(); ++i)
-    if (const std::int32_t row = flags_.host()[i]; row != kNoBadRow)
+    if (const std::int32_t row = flags_.host()[i]; row != kNoBadRow && !flags[i].stage.empty())
       return BadValue{flags[i].stage, flags[i].layer, static_cast<std::size_t>(row)};
   return {};
 }
@@ -275,6 +274,12 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
 // ---- products -------------------------------------------------------------------------------------------------------
 
 std::int64_t CudaOps::quantize(ConstRows x, QuantRows q) {
+  const Quantized done = quantized_;
+  quantized_ = {};
+  if (done.x == x.data && done.q == q.q && done.rows == x.rows && done.cols == x.cols && x.stride == x.cols) {
+    now_.flags[done.flag] = {stage_, layer_};
+    return -1;
+  }
   launch_quantize(x.data, x.stride, x.rows, x.cols, q.q, q.d, q.s, next_flag(), stream_);
   return -1;
 }

@@ -17,11 +17,17 @@
 #include "gpu/handoff.h"
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/expert_ffn.h"
+#include "gpu/kernels/hc_read.h"
 #include "gpu/pass_graphs.h"
 #include "gpu/side_streams.h"
 #include "gpu/stage_clock.h"
 
 namespace tandem {
+
+// REQUIRES a float type.
+inline gpu::FloatType float_type(DType type) {
+  return type == DType::F32 ? gpu::FloatType::kF32 : type == DType::F16 ? gpu::FloatType::kF16 : gpu::FloatType::kBf16;
+}
 
 class CudaOps : public Ops {
  public:
@@ -50,6 +56,7 @@ class CudaOps : public Ops {
   void hc_low(Rows lo, int streams) override;
   void hc_mix(ConstRows normed, ConstRows gate, int streams, Rows mixed) override;
   void hc_write(Rows x, ConstRows y, ConstRows inject, int streams) override;
+  std::int64_t hc_read(const HcRead& read) override;
   void causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) override;
   void gdn_gates(Rows alpha, Rows beta, const float* dt_bias, const float* a) override;
   void gdn_scan(const GdnScan& scan) override;
@@ -117,6 +124,12 @@ class CudaOps : public Ops {
     Handoff::Meeting meeting;
     const std::int32_t* misses = nullptr;
   };
+  // What the last hc_read has quantised beside its own: quantize finds it done, and names the flag.
+  struct Quantized {
+    const float* x = nullptr;
+    const std::int8_t* q = nullptr;
+    std::size_t rows = 0, cols = 0, flag = 0;
+  };
   struct Recorded {
     std::vector<StageClock::Mark> marks;
     std::vector<Flag> flags;
@@ -128,6 +141,7 @@ class CudaOps : public Ops {
   std::int32_t* next_flag();
   const BankRef& bank_of(const ExpertBank& bank) const;
   void* scratch(std::size_t bytes);
+  void reserve_hc(std::size_t wide, std::size_t rank);
   DeviceTiles tiles(const WeightView& w) const;
   void product_group(std::span<const Product> group, const Activation& a, DeviceStream stream);
   void refresh_slots();
@@ -154,6 +168,10 @@ class CudaOps : public Ops {
   ExpertScratch expert_scratch_, ffn_scratch_;  // of the experts; of an FFN that runs beside them
   const std::int32_t* listed_ = nullptr;        // the hits whose jobs expert_scratch_ holds
   std::vector<Array<std::uint8_t>> scratches_;  // the last one is the largest; recorded passes may use earlier ones
+  Array<std::uint8_t> hc_memory_;
+  HcScratch hc_scratch_;
+  std::size_t hc_wide_ = 0, hc_rank_ = 0;  // of the largest module that it suits
+  Quantized quantized_;
   std::uint32_t next_meeting_ = 1;
   bool recording_ = false;
   Recorded now_;  // of the pass that is launched

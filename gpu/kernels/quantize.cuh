@@ -1,6 +1,9 @@
 // R2 for one block of 32 (docs/numerics.md), shared by the kernels that quantise.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 namespace tandem {
 namespace {
 
@@ -15,6 +18,38 @@ __device__ __forceinline__ BlockScale block_scale(float amax) {
 }
 __device__ __forceinline__ bool is_finite(float x) {
   return (__float_as_uint(x) & 0x7F800000U) != 0x7F800000U;
+}
+
+// Where quantised rows go: as DeviceQuant, to be written; and the first row that is not finite.
+struct QuantOut {
+  std::int8_t* q;
+  float* d;
+  std::int32_t* s;
+  std::int32_t* bad;
+};
+// The largest of the lanes' magnitudes, which are ordered as their bits are.
+__device__ __forceinline__ float warp_max(float magnitude) {
+  return __uint_as_float(__reduce_max_sync(~0U, __float_as_uint(magnitude)));
+}
+struct HalfSums {
+  int low, high;
+};
+// Sums of q over lanes 0 to 15 and 16 to 31, in one: each is within +-2032.
+__device__ __forceinline__ HalfSums half_sums(int q, unsigned lane) {
+  const int sums = __reduce_add_sync(~0U, lane < 16 ? q : q * 65536);
+  const int low = static_cast<std::int16_t>(sums & 0xFFFF);
+  return {low, (sums - low) >> 16};
+}
+// R2 of one block by a warp: lane l has value l. `block` counts from the first row's first block.
+__device__ __forceinline__ void quantize_by_warp(float value, unsigned lane, std::size_t block, std::int32_t row,
+                                                 const QuantOut& out) {
+  const BlockScale scale = block_scale(warp_max(fabsf(value)));
+  const int q = __float2int_rn(value * scale.inverse);
+  const HalfSums sums = half_sums(q, lane);
+  out.q[32 * block + lane] = static_cast<std::int8_t>(q);
+  if (lane < 2) out.s[2 * block + lane] = lane == 0 ? sums.low : sums.high;
+  if (lane == 0) out.d[block] = scale.d;
+  if (!is_finite(value)) atomicMin(out.bad, row);
 }
 
 }  // namespace
