@@ -30,8 +30,8 @@ class CardMemory {
     const std::uint8_t* from;
     std::size_t bytes;
   };
-  // Fills a slot, and reads it back; any thread. An upload takes effect before what is asked of this card later, but for
-  // others only when wait() has returned.
+  // Fills a slot, and reads it back; any thread. An upload takes effect before what is asked of this card later, but
+  // for others only when wait() has returned.
   virtual void upload(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
   virtual void download(std::uint8_t* to, const std::uint8_t* from, std::size_t bytes) { std::memcpy(to, from, bytes); }
   // Makes RAM such that copies need no detour; undone by unpin. Returns what it costs if that is refused, for a
