@@ -117,7 +117,8 @@ int run(int argc, char** argv) {
   const double crew_roof = hardware.ram.read_gbps.begin()->second * 1e9;
   const Model model = Model::open(options.model, {}, MtpPolicy::kOff);
   const PassBytes bytes = pass_bytes(model);
-  const std::string name = std::filesystem::path(options.model).filename().string();
+  const std::string name = std::filesystem::path(options.model).filename().string() +
+                           (options.census.empty() ? ", at random" : ", hottest first");
 
   for (const double residency : options.residency) {
     const auto crew = std::make_shared<CpuOps>(CpuOptions{.workers = static_cast<int>(options.workers), .pin = true});

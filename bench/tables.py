@@ -97,7 +97,7 @@ def round_table(rows):
     last = {(r["model"], float(r["residency"]), int(r["w"])): r for r in rows}
     yield "## Rounds"
     yield ""
-    yield "Milliseconds of a pass of w rows of random text, experts on the card drawn at random. \"bound\": the larger of the card's bytes " \
+    yield "Milliseconds of a pass of w rows of random text, experts on the card drawn at random or by a census. \"bound\": the larger of the card's bytes " \
           "over its read rate and the crew's over the RAM's, both measured in the same run."
     yield ""
     yield from table(["model", "on the card", "w", "ms", "p95", "bound", "over it", "predicted", "card MB", "crew MB", "misses",
