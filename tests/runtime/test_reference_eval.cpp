@@ -431,7 +431,7 @@ TEST_F(ReferenceCommand, TextForPeopleAndTokensAsInput) {
 
 TEST_F(ReferenceCommand, RefusesFlagsThatDoNotGoTogether) {
   expect_refusal({q4_, "--text", text_, "--per-position", path("x.csv")},
-                 "--per-position: expected --reference or --reference-model with it, found neither");
+                 "--per-position: expected --reference, --reference-model or --lossy with it, found none");
   expect_refusal({q4_, "--text", text_, "--reference", "--compare", "x"},
                  "eval: expected --reference or --compare, found both. Fix: two runs");
   expect_refusal({q4_, "--text", text_, "--reference", "--dump-logits", path("x.f32")},
