@@ -41,7 +41,7 @@ Hardware full() {
   h.ram.huge_pages = true;
   h.disk = {412.5, 3.25};
   h.gpu = Hardware::Gpu{
-      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.77, 284};
+      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.77, 284, {}};
   return h;
 }
 
