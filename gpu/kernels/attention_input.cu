@@ -39,8 +39,8 @@ __device__ void norm_rope_head(const float* x, const float* gamma, unsigned n, f
   }
 }
 
-template <typename T>
 // One block a processor is enough to ask for: with more, sm_86 spills four bytes.
+template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp, 1) input_kernel(const __grid_constant__ DeviceAttentionInput in) {
   __shared__ float normed[kWarps][kSegment];
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
