@@ -1,6 +1,7 @@
 // Memory that a decode round asks the allocator for: this program counts every call of operator new.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <map>
@@ -86,7 +87,13 @@ TEST(DecodeMemory, ARoundAsksForNone) {
     for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kSwaps})
       for (const PassMode pass : {PassMode::kCommit, PassMode::kWindow})
         for (const int workers : {1, 2}) {
-          const std::vector<std::size_t> found = calls_per_round(share, mode, pass, workers);
+          // A worker's scratch grows when it first takes a unit of a kind, which on a busy machine may be late: then
+          // once more. A round that asks every time does so in all of them.
+          std::vector<std::size_t> found;
+          for (int attempt = 0; attempt < (workers == 1 ? 1 : 3); ++attempt) {
+            found = calls_per_round(share, mode, pass, workers);
+            if (std::count(found.begin(), found.end(), 0U) == static_cast<std::ptrdiff_t>(found.size())) break;
+          }
           EXPECT_EQ(found, std::vector<std::size_t>(found.size()))
               << share << " on the card, mode " << static_cast<int>(mode) << ", window " << (pass == PassMode::kWindow)
               << ", " << workers << " workers";
