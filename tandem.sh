@@ -7,6 +7,7 @@ root=$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")
 # shellcheck source=.ci/common.sh
 source "$root/.ci/common.sh"
 
+choose_cuda
 lock_build
 need_packages build
 configure release KEEP

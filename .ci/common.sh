@@ -101,8 +101,32 @@ unlock_build() { exec 9>&-; }
 # toolchain_key: what a configured build directory depends on beside the CMake files. A moved checkout, another
 # compiler or a CUDA compiler that appeared asks for a fresh configuration.
 toolchain_key() {
-  printf '%s\n' "$root" "archs=${TANDEM_CUDA_ARCHS-}" "$(command -v c++)" "$(command -v nvcc || true)" "$(command -v ccache || true)"
+  printf '%s\n' "$root" "cuda=${TANDEM_CUDA:-AUTO} archs=${TANDEM_CUDA_ARCHS-}" "$(command -v c++)" "$(command -v nvcc || true)" "$(command -v ccache || true)"
   if [[ -x /usr/local/cuda/bin/nvcc ]]; then printf '/usr/local/cuda/bin/nvcc\n'; fi
+}
+
+# cards_here: compute capabilities of this machine's cards, as TANDEM_CUDA_ARCHS wants them ("86;89"); nothing without.
+cards_here() {
+  local found=''
+  if command -v nvidia-smi >/dev/null; then
+    found=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | tr -d '. ' | grep -E '^[0-9]+$' | sort -nu | paste -sd ';' -) || true
+  fi
+  printf '%s' "$found"
+}
+
+# choose_cuda: for ./tandem.sh, unless the caller has chosen. A build for the cards of this machine takes a fraction of
+# the time, and without a card no kernel would run; but what ./test.sh has configured with CUDA is kept.
+choose_cuda() {
+  if [[ -n ${TANDEM_CUDA-}${TANDEM_CUDA_ARCHS-} ]]; then return 0; fi
+  local stamp="$root/build/release/.configured" line=''
+  if [[ -r $stamp ]]; then line=$(grep -m 1 '^cuda=AUTO ' "$stamp") || true; fi
+  if [[ -n $line ]]; then
+    TANDEM_CUDA_ARCHS=${line#*archs=}
+  else
+    TANDEM_CUDA_ARCHS=$(cards_here)
+    if [[ -z $TANDEM_CUDA_ARCHS ]]; then export TANDEM_CUDA=OFF; fi
+  fi
+  export TANDEM_CUDA_ARCHS
 }
 
 # configure PRESET TESTS: makes build/PRESET ready for ninja. TESTS is ON or KEEP (as it was; OFF the first time), so
@@ -120,7 +144,8 @@ configure() {
   mkdir -p -- "$root/build/$preset"
   rm -f -- "$stamp"
   if ! (cd -- "$root" && run_logged "$root/build/configure.log" \
-    cmake --preset "$preset" --fresh "-DTANDEM_TESTS=$tests" "-DTANDEM_CUDA_ARCHS=${TANDEM_CUDA_ARCHS-}"); then
+    cmake --preset "$preset" --fresh "-DTANDEM_TESTS=$tests" \
+      "-DTANDEM_CUDA=${TANDEM_CUDA:-AUTO}" "-DTANDEM_CUDA_ARCHS=${TANDEM_CUDA_ARCHS-}"); then
     rm -f -- "$root"/build/.packages-*
     exit 1
   fi

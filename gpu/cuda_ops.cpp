@@ -410,10 +410,8 @@ void CudaOps::start_experts(const ExpertBank& bank, const Routes& routes, const 
 }
 
 void CudaOps::finish_experts() {
-  // First: the host takes a main stream with nothing to do for a card that has ended. A pass that is recorded is served
-  // when it runs.
   sides_.join(kCrew);
-  if (!recording_) serve(started_.meeting);
+  if (!recording_) serve(started_.meeting);           // a pass that is recorded is served when it runs
   crew_rows_ = {started_.misses, handoff_.result()};  // for combine
 }
 

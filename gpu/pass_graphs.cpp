@@ -13,17 +13,21 @@ PassGraphs::PassGraphs(DeviceStream stream, int device)
 
 PassGraphs::~PassGraphs() {
   stop_.store(true);
+  calls_.fetch_add(1);
+  calls_.notify_one();
   launcher_.join();
   clear();
 }
 
-// Looks for work often while passes follow each other, and rarely when they do not.
+// Looks for work while passes follow each other (waking up costs more than a layer), and sleeps when they do not.
 void PassGraphs::launch_loop(int device) {
   CUDA_CHECK(cudaSetDevice(device));
   using Clock = std::chrono::steady_clock;
   constexpr auto kAwake = std::chrono::milliseconds(2);
   auto last = Clock::now();
-  while (!stop_.load()) {
+  for (;;) {
+    const std::uint32_t seen = calls_.load();
+    if (stop_.load()) return;
     CUgraphExec_st* graph = wanted_.load(std::memory_order_acquire);
     if (graph != nullptr) {
       CUDA_CHECK(cudaGraphLaunch(graph, stream_));
@@ -32,7 +36,7 @@ void PassGraphs::launch_loop(int device) {
     } else if (Clock::now() - last < kAwake) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(std::chrono::microseconds(50));
+      calls_.wait(seen);
     }
   }
 }
@@ -64,6 +68,8 @@ void PassGraphs::record(const PassKey& key, FunctionRef<void()> launch) {
 void PassGraphs::start(const PassKey& key) {
   CHECK(wanted_.load() == nullptr, "a pass is being launched");
   wanted_.store(graphs_.at(key), std::memory_order_release);
+  calls_.fetch_add(1);
+  calls_.notify_one();
 }
 
 void PassGraphs::finish() {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
 #include <map>
 #include <thread>
 
@@ -39,6 +40,7 @@ class PassGraphs {
 
   DeviceStream stream_;
   std::atomic<CUgraphExec_st*> wanted_{nullptr};  // null: nothing to launch
+  std::atomic<std::uint32_t> calls_{0};           // changes with every order, so that the launcher can sleep on it
   std::atomic<bool> stop_{false};
   std::map<PassKey, CUgraphExec_st*> graphs_;
   std::thread launcher_;

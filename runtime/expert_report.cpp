@@ -30,9 +30,11 @@ ExpertStats operator-(const ExpertStats& after, const ExpertStats& before) {
 std::string expert_status(const ExpertStats& stats) {
   const ExpertCounts& counts = stats.decode;
   if (counts.rounds == 0) return {};
-  return fmt::format("{:.1f} % hits, {:.1f} misses a round, crew wait {:.2f} ms, {} swap{}", 100 * counts.hit_rate(),
-                     counts.misses_per_round(), per_round(counts.crew_wait_seconds, counts), counts.swaps,
-                     counts.swaps == 1 ? "" : "s");
+  const std::string wait = counts.crew_wait_seconds > 0
+                               ? fmt::format(", crew wait {:.2f} ms", per_round(counts.crew_wait_seconds, counts))
+                               : "";
+  return fmt::format("{:.1f} % hits, {:.1f} misses a round{}, {} swap{}", 100 * counts.hit_rate(),
+                     counts.misses_per_round(), wait, counts.swaps, counts.swaps == 1 ? "" : "s");
 }
 
 std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStats& stats) {
@@ -46,10 +48,12 @@ std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStat
   if (stats.prefill.rounds > 0) lines.push_back({"prompt hits", phase_text(stats.prefill)});
   if (stats.decode.rounds > 0) lines.push_back({"answer hits", phase_text(stats.decode)});
   const ExpertCounts& waited = stats.decode.rounds > 0 ? stats.decode : stats.prefill;
+  const std::string crew = waited.crew_wait_seconds > 0 ? fmt::format("{:.2f} ms a round for the crew, ",
+                                                                      per_round(waited.crew_wait_seconds, waited))
+                                                        : "";
   lines.push_back(
-      {"waiting",
-       fmt::format("{:.2f} ms a round for the crew, {:.2f} ms for moves{}", per_round(waited.crew_wait_seconds, waited),
-                   per_round(waited.copy_wait_seconds, waited), stats.decode.rounds > 0 ? " (answer)" : "")});
+      {"waiting", fmt::format("{}{:.2f} ms a round for moves{}", crew, per_round(waited.copy_wait_seconds, waited),
+                              stats.decode.rounds > 0 ? " (answer)" : "")});
   return lines;
 }
 

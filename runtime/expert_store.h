@@ -57,7 +57,7 @@ struct ExpertCounts {
   std::uint64_t bytes = 0, hit_bytes = 0;  // of the different experts met in each round
   std::uint64_t misses = 0;                // different off-card experts, summed over rounds
   std::uint64_t swaps = 0, swap_bytes = 0;
-  double crew_wait_seconds = 0;  // the card's side had nothing left to do
+  double crew_wait_seconds = 0;  // a played card's side had nothing left to do; 0 on a card, which is not asked
   double copy_wait_seconds = 0;  // rounds that waited for a move to end
   double hit_rate() const { return routes == 0 ? 0.0 : static_cast<double>(hits) / static_cast<double>(routes); }
   double byte_hit_rate() const {

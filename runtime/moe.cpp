@@ -49,7 +49,9 @@ void moe(const Pass& pass, const MoeWeights& weights) {
     ops.stage("wait for the crew", pass.layer);
     const auto start = std::chrono::steady_clock::now();
     ops.finish_experts();
-    pass.experts->add_crew_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    // A card's own waiting is not seen from here, least of all while a pass is only recorded.
+    if (ops.memory().is_host())
+      pass.experts->add_crew_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   ops.stage("combine, write", pass.layer);
   ops.combine(routes, y, ws.shared_logit.rows(w), ws.shared.rows(w), ws.block.rows(w));

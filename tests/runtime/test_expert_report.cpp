@@ -19,6 +19,8 @@ TEST(ExpertReport, StatusOfTheAnswer) {
   EXPECT_EQ(expert_status(stats), "91.9 % hits, 2.1 misses a round, crew wait 0.31 ms, 4 swaps");
   stats.decode.swaps = 1;
   EXPECT_EQ(expert_status(stats), "91.9 % hits, 2.1 misses a round, crew wait 0.31 ms, 1 swap");
+  stats.decode.crew_wait_seconds = 0;  // a card, which is not asked how long it waited
+  EXPECT_EQ(expert_status(stats), "91.9 % hits, 2.1 misses a round, 1 swap");
   stats.decode = {};
   EXPECT_EQ(expert_status(stats), "");
   EXPECT_EQ(expert_status({}), "");
