@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
+#include "cpu/reference_ops.h"
 #include "tests/machines.h"
 #include "tests/ops/cases.h"
 #include "tests/ops/oracle.h"
@@ -274,6 +276,51 @@ TEST_P(Attention, SumsOfNegativeZero) {
     };
     expect_twin(machine(), {.what = fmt::format("{} positions", n), .inputs = {&q, &gate, &keys, &values}, .run = run});
   }
+}
+
+class IndexBlocksTest : public MachineTest {};
+INSTANTIATE_FOR_MACHINES(IndexBlocksTest);
+
+// Blocks that a pass completes, from rows committed before, rows of an open window and rows of its own, wherever the
+// borders lie: the mean and the rotation of the same rows taken from one list of all positions.
+TEST_P(IndexBlocksTest, FromHistoryWindowAndPass) {
+  constexpr std::size_t kRatio = 4, kDim = 32, kHalf = 8, kMost = 16;
+  Random random(91);
+  Floats all(64, kDim), gamma(1, kDim);
+  for (Floats* array : {&all, &gamma}) array->fill([&] { return draw(random, Values::kNormal); });
+  for (std::size_t pending = 0; pending <= kMost; ++pending)
+    for (const std::size_t rows : {1U, 2U, 5U, 16U})
+      for (std::size_t position = pending + kRatio; position < pending + 2 * kRatio; ++position) {
+        const std::size_t committed = position - pending, first = position / kRatio;
+        Floats history(kRatio - 1, kDim), window(kMost, kDim), keys(rows, kDim, 3);
+        for (std::size_t i = 0; i < history.rows(); ++i)
+          std::copy_n(all.row(committed - history.rows() + i), kDim, history.row(i));
+        for (std::size_t i = 0; i < pending; ++i) std::copy_n(all.row(committed + i), kDim, window.row(i));
+        for (std::size_t i = 0; i < rows; ++i) std::copy_n(all.row(position + i), kDim, keys.row(i));
+        const std::size_t possible = rows / kRatio + 1, blocks = (position + rows) / kRatio - first;
+        Floats cos(possible, kHalf), sin(possible, kHalf), pooled(16, kDim), expected(16, kDim);
+        for (Floats* array : {&cos, &sin}) array->fill([&] { return random.uniform(-1.0F, 1.0F); });
+        machine().index_blocks({{history.data(), window.data(), history.rows(), kDim},
+                                pending,
+                                rows_of(std::as_const(keys)),
+                                position,
+                                kRatio,
+                                gamma.data(),
+                                1e-6F,
+                                {rows_of(std::as_const(cos)), rows_of(std::as_const(sin))},
+                                pooled.data()});
+        ReferenceOps reference;
+        for (std::size_t b = 0; b < blocks; ++b) {
+          Floats mean(1, kDim);
+          reference.mean_pool(rows_of(std::as_const(all), (first + b) * kRatio, kRatio), kRatio, rows_of(mean));
+          reference.norm_rope(rows_of(std::as_const(mean)), 1, kDim, kDim, gamma.data(), 1e-6F,
+                              {rows_of(std::as_const(cos), b, 1), rows_of(std::as_const(sin), b, 1)},
+                              Rows(expected.row(first + b), 1, kDim));
+        }
+        for (std::size_t b = 0; b < 16; ++b)
+          ASSERT_EQ(std::memcmp(pooled.row(b), expected.row(b), kDim * sizeof(float)), 0)
+              << "block " << b << ", position " << position << ", " << pending << " pending, " << rows << " rows";
+      }
 }
 
 }  // namespace
