@@ -52,8 +52,8 @@ std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStat
                                                                       per_round(waited.crew_wait_seconds, waited))
                                                         : "";
   lines.push_back(
-      {"waiting", fmt::format("{}{:.2f} ms a round for moves{}", crew, per_round(waited.copy_wait_seconds, waited),
-                              stats.decode.rounds > 0 ? " (answer)" : "")});
+      {"waiting", fmt::format("{}{:.2f} ms {}for moves{}", crew, per_round(waited.copy_wait_seconds, waited),
+                              crew.empty() ? "a round " : "", stats.decode.rounds > 0 ? " (answer)" : "")});
   return lines;
 }
 

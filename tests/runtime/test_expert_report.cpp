@@ -64,7 +64,7 @@ TEST(ExpertReport, Lines) {
   ExpertStats prompt = made_up();
   prompt.decode = {};
   EXPECT_NE(text(prompt).find("waiting: 250.00 ms a round for the crew, 1.00 ms for moves\n"), std::string::npos);
-  EXPECT_EQ(text({}), where + "waiting: 0.00 ms a round for the crew, 0.00 ms for moves\n");
+  EXPECT_EQ(text({}), where + "waiting: 0.00 ms a round for moves\n");
   ExpertStore none(*two_sizes().model, {}, nullptr, one_by_one);
   EXPECT_EQ(expert_report(none, {}).size(), 1U);
 }
