@@ -373,9 +373,12 @@ void run(const std::string& wanted) {
       const DeviceRows logits = memory.rows(w, 248320);
       auto* token = reinterpret_cast<std::int32_t*>(memory.floats(w));
       void* work = memory.floats(gpu::sample_bytes(w) / 4);
-      return [=, flag = bad.get(), where = seven.get()](int) {
+      const gpu::SampleNumbers values{1, 0.7F, 7};
+      auto* numbers = reinterpret_cast<gpu::SampleNumbers*>(memory.floats(sizeof values / sizeof(float)));
+      CUDA_CHECK(cudaMemcpy(numbers, &values, sizeof values, cudaMemcpyHostToDevice));
+      return [=, flag = bad.get()](int) {
         if (noise)
-          gpu::sample(logits, 0.7F, 1, where, token, flag, work, stream);
+          gpu::sample(logits, numbers, token, flag, work, stream);
         else
           gpu::arg_max(logits, token, flag, work, stream);
       };

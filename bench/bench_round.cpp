@@ -29,7 +29,7 @@ struct Options {
   std::size_t workers = 0, passes = 40, prompt = 64;
   std::vector<std::size_t> widths{1, 4};
   std::vector<double> residency{1.0};
-  bool stages = false, graphs = true;
+  bool stages = false, graphs = true, early = true;
 };
 
 void add_flags(CLI::App& app, Options& options) {
@@ -45,6 +45,7 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--census", options.census, "the experts on the card are those it counts most, not random ones");
   app.add_flag("--stages", options.stages, "a table of the stages on the card, from passes of their own");
   app.add_flag("--no-graphs{false}", options.graphs, "launch every operation anew");
+  app.add_flag("--no-early-starts{false}", options.early, "every kernel waits for the end of the one before");
   app.add_option("--csv", options.csv, "append the figures to this file");
   app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
@@ -77,12 +78,21 @@ ExpertPlacement hottest(const Model& model, const std::string& path, double shar
   return placement;
 }
 
-// What a described machine would need; the two roofs are those measured here.
-double predicted(const Model& model, const Hardware& hardware, const ExpertPlacement& placement, std::size_t rows) {
+// What a described machine would need; the two roofs are those measured here. Routes fall as the census says, without
+// one evenly.
+double predicted(const Model& model, const Hardware& hardware, const std::string& census,
+                 const ExpertPlacement& placement, std::size_t rows) {
   PlacementChoices choices;
   choices.card = hardware.gpu;
   PlanReport report = plan_report(model, resolve_policy(choices), choices, 512);
   report.input.hardware = hardware;
+  if (!census.empty()) {
+    const Census counted = load_census(census);
+    const CensusPart part{&counted, {}, 1.0};
+    RouteShares& shares = report.input.shares = mix_shares({&part, 1});
+    shares.banks = placement.banks;  // the census may have counted a draft block too
+    shares.share.resize(placement.place.size());
+  }
   const CostModel cost(report.input);
   if (!cost.known()) return 0;
   const RoundTime round = cost.round(placement, static_cast<int>(rows) - 1);
@@ -125,6 +135,7 @@ int run(int argc, char** argv) {
     GpuOptions gpu;
     gpu.device = options.device;
     gpu.graphs = options.graphs;
+    gpu.early_starts = options.early;
     gpu.crew = crew;
     gpu.parallel = [crew](std::size_t n, const std::function<void(std::size_t)>& body) { crew->crew().loop(n, body); };
     const std::unique_ptr<Ops> ops = make_gpu_ops(gpu, &why_not);
@@ -158,7 +169,7 @@ int run(int argc, char** argv) {
       double crew_ms = 0;
       for (const Ops::StageTime& stage : stages)
         if (stage.stage.starts_with("crew")) crew_ms = stage.seconds / passes * 1e3;
-      const double guess = predicted(model, hardware, *load.placement, width) * 1e3;
+      const double guess = predicted(model, hardware, options.census, *load.placement, width) * 1e3;
       write_stdout(
           fmt::format("  w {:2}: {:7.3f} ms (p95 {:.3f}); card {:.0f} MB, crew {:.0f} MB ({:.1f} misses, hit rate "
                       "{:.3f}, computing "

@@ -37,6 +37,12 @@ void* CudaOps::scratch(std::size_t bytes) {
   return scratches_.back().data();
 }
 
+void CudaOps::choose(ConstRows logits, const TokenChoice& choice, std::size_t, std::int32_t* token) {
+  void* work = scratch(gpu::sample_bytes(logits.rows));
+  if (choice.temperature == 0.0F) return gpu::arg_max(logits, token, next_flag(), work, stream_);
+  gpu::sample(logits, &numbers_.data()->choice, token, next_flag(), work, stream_);
+}
+
 void CudaOps::rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) {
   gpu::rms_norm(x, groups, gamma, eps, y, stream_);
 }

@@ -6,9 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <limits>
+#include <utility>
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/float_matmul.h"
+#include "gpu/kernels/launch.h"
 #include "gpu/kernels/quantize.h"
 #include "gpu/kernels/route.h"
 #include "gpu/kernels/route_split.h"
@@ -62,6 +64,8 @@ CudaOps::CudaOps(const GpuOptions& options)
   name_ = properties.name;
   if (options.verify_experts) check_ = std::make_unique<ExpertCheck>(memory_);
   memory_.set_pending(&numbers_.data()->pending);
+  // Compute capability 9.0 brought it (gpu/kernels/launch.cuh).
+  set_early_starts(options.early_starts && properties.major >= 9);
   load_tile_kernels();
   load_hc_kernels();
 }
@@ -203,18 +207,32 @@ void CudaOps::refresh_slots() {
 }
 
 void CudaOps::serve(const Handoff::Meeting& meeting) {
-  try {
-    const Span span("crew");
-    const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_);
-    crew_seconds_ += seconds;
-    crew_meetings_ += seconds > 0 ? 1 : 0;
-  } catch (...) {
-    handoff_.answer_all(numbers_.host()->first_meeting + static_cast<std::uint32_t>(meeting_room_.meetings));
-    throw;
+  const Span span("crew");
+  const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_);
+  crew_seconds_ += seconds;
+  crew_meetings_ += seconds > 0 ? 1 : 0;
+}
+
+// The host's half of a pass has failed: the card, which may stand at a meeting, gets on, and its numbers are not used
+// again.
+void CudaOps::let_pass_end() {
+  const auto meetings = static_cast<std::uint32_t>(meeting_room_.meetings);
+  handoff_.answer_all(numbers_.host()->first_meeting + meetings);
+  next_meeting_ += meetings + 1;
+}
+
+// A recorded pass is given its late inputs when it runs.
+void CudaOps::await_late() {
+  if (recording_) {
+    now_.waits_for_late = true;
+    handoff_.await_late(&numbers_.data()->late, stream_);
+  } else if (late_ != nullptr) {
+    (**std::exchange(late_, nullptr))();
   }
 }
 
-std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) {
+std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers& numbers, const LateInput& late,
+                                          FunctionRef<void()> body) {
   CHECK(key.rows <= kRowGroup * kRowGroups, "{} rows in a pass", key.rows);
   if (handoff_.reserve(std::max<std::size_t>(key.rows, kMaxWindow), meeting_room_.used, meeting_room_.hidden,
                        meeting_room_.hidden, meeting_room_.meetings)) {
@@ -225,17 +243,22 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   on_card.replay = numbers.replay;
   on_card.pending = numbers.pending;
   on_card.first_meeting = next_meeting_;
+  on_card.late = next_late_;
+  on_card.choice = {numbers.choice.seed, numbers.choice.temperature, numbers.choice_position};
   for (std::size_t g = 0; g < kRowGroups; ++g)
     on_card.positions[g] = numbers.position + static_cast<std::int32_t>(g * kRowGroup);
 
   const bool record = graphs_ && key.rows <= kMaxWindow && !key.once;
   if (!record) {
+    late_ = late ? &late : nullptr;
     try {
       launch(body);
     } catch (...) {
+      let_pass_end();
       CUDA_CHECK(cudaStreamSynchronize(stream_));
       throw;
     }
+    CHECK(late_ == nullptr, "a pass that does not wait for its late inputs");
     next_meeting_ += static_cast<std::uint32_t>(now_.meetings.size());
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     if (clock_) clock_->add(now_.marks);
@@ -256,9 +279,22 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   }
   records_.start(key);
   const Recorded& pass = recorded_.at(key);
+  CHECK(pass.waits_for_late == late.has_value(),
+        "late inputs that the pass does not wait for, or none for one that does");
   try {
+    if (late) {
+      const std::uint32_t number = next_late_++;
+      // Also when it fails: the card may stand there.
+      struct Given {
+        Handoff& handoff;
+        std::uint32_t number;
+        ~Given() { handoff.give_late(number); }
+      } const given{handoff_, number};
+      (*late)();
+    }
     for (const Handoff::Meeting& meeting : pass.meetings) serve(meeting);
   } catch (...) {
+    let_pass_end();
     records_.finish();
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     throw;

@@ -18,6 +18,7 @@
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/expert_ffn.h"
 #include "gpu/kernels/hc_read.h"
+#include "gpu/kernels/sample.h"
 #include "gpu/pass_graphs.h"
 #include "gpu/side_streams.h"
 #include "gpu/stage_clock.h"
@@ -40,7 +41,9 @@ class CudaOps : public Ops {
   std::uint64_t experts_compared() const override { return check_ ? check_->compared() : 0; }
   MachineMemory& memory() override { return memory_; }
   LoadedModel load(const Model& model, const LoadOptions& options) override;
-  std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) override;
+  std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, const LateInput& late,
+                                   FunctionRef<void()> body) override;
+  void await_late() override;
   void stage(std::string_view name, int layer) override;
   void time_stages(bool on) override;
   std::vector<StageTime> stage_times() const override;
@@ -49,6 +52,7 @@ class CudaOps : public Ops {
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
   using Ops::matmuls;
   void matmuls(std::span<const Product> products, const Activation& a) override;
+  void choose(ConstRows logits, const TokenChoice& choice, std::size_t position, std::int32_t* token) override;
   void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
   void l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) override;
   void norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
@@ -95,8 +99,9 @@ class CudaOps : public Ops {
   // Numbers of the pass on the card. positions[g] is that of row g * kRowGroup.
   static constexpr std::size_t kRowGroup = 16, kRowGroups = 512, kFlags = 2048;
   struct Numbers {
+    gpu::SampleNumbers choice;
     std::int32_t replay, pending;
-    std::uint32_t first_meeting;
+    std::uint32_t first_meeting, late;
     std::int32_t positions[kRowGroups];
   };
   // A loaded model's experts, with the addresses of those on the card, [banks * experts], as kernels read them.
@@ -135,6 +140,7 @@ class CudaOps : public Ops {
     std::vector<Flag> flags;
     std::vector<Handoff::Meeting> meetings;
     std::vector<ExpertCheck::Sample> samples;
+    bool waits_for_late = false;
   };
 
   DeviceCount position(std::size_t group = 0) const { return numbers_.data()->positions + group; }
@@ -149,6 +155,7 @@ class CudaOps : public Ops {
   void launch(FunctionRef<void()> body);  // numbers, flags, body
   std::optional<BadValue> bad_value(const std::vector<Flag>& flags) const;
   void serve(const Handoff::Meeting& meeting);
+  void let_pass_end();
 
   int device_;
   std::string name_;
@@ -172,7 +179,8 @@ class CudaOps : public Ops {
   HcScratch hc_scratch_;
   std::size_t hc_wide_ = 0, hc_rank_ = 0;  // of the largest module that it suits
   Quantized quantized_;
-  std::uint32_t next_meeting_ = 1;
+  std::uint32_t next_meeting_ = 1, next_late_ = 1;
+  const LateInput* late_ = nullptr;  // of the pass that is launched, until it has been called
   bool recording_ = false;
   Recorded now_;  // of the pass that is launched
   std::string stage_;

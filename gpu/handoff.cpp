@@ -18,6 +18,17 @@ bool reached(std::uint32_t have, std::uint32_t want) {
 
 }  // namespace
 
+Handoff::Handoff(CudaMemory& memory) : memory_(memory), given_(memory.allocate_staging(256)) {}
+
+void Handoff::await_late(const std::uint32_t* number, DeviceStream stream) {
+  gpu::await_number(reinterpret_cast<const std::uint32_t*>(given_.get()), number, stream);
+}
+
+void Handoff::give_late(std::uint32_t number) {
+  std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(given_.get()))
+      .store(number, std::memory_order_release);
+}
+
 bool Handoff::reserve(std::size_t rows, std::size_t used, std::size_t cols, std::size_t out, std::size_t meetings) {
   if (rows <= rows_ && used <= used_ && cols <= cols_ && out <= out_ && meetings <= meetings_) return false;
   rows_ = std::max(rows, rows_), used_ = std::max(used, used_), cols_ = std::max(cols, cols_);

@@ -16,6 +16,9 @@
 // memory, so that a recorded pass can run again. 32 bits wrap after 2^32 meetings (a year of decoding); comparisons are
 // by difference.
 //
+// What the host makes late (Ops::await_late) is met in the same way, one way only: the card waits until the word
+// `given` has the number of the pass, which the host stores with release after it has written its staging areas.
+//
 // A side that is stuck. The host gives up when the card has not published for two seconds: it says both numbers and
 // aborts. If the host fails (an exception of the crew), it answers all meetings of the pass first, so that the card
 // ends.
@@ -34,7 +37,7 @@ namespace tandem {
 
 class Handoff {
  public:
-  explicit Handoff(CudaMemory& memory) : memory_(memory) {}
+  explicit Handoff(CudaMemory& memory);
 
   // Room for passes of `rows` rows with `used` experts each, and `meetings` of them; rows of `cols` values, results of
   // `out` values. Grows only; not within a pass.
@@ -59,6 +62,9 @@ class Handoff {
   // The host's half of one meeting: waits for the doorbell, has the crew compute, answers. Returns seconds of crew
   // work.
   double serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew);
+  // Late inputs of a pass: launches the wait for the number in the card's memory; and the host's half.
+  void await_late(const std::uint32_t* number, DeviceStream stream);
+  void give_late(std::uint32_t number);
   // After a failure: lets the card end a pass whose last meeting has this number.
   void answer_all(std::uint32_t number);
 
@@ -68,6 +74,7 @@ class Handoff {
 
   CudaMemory& memory_;
   std::size_t rows_ = 0, used_ = 0, cols_ = 0, out_ = 0, meetings_ = 0;
+  std::shared_ptr<std::uint8_t> given_;                // the word, alone on its cache line
   std::vector<std::shared_ptr<std::uint8_t>> owners_;  // recorded passes may still name outgrown memory
   gpu::MeetingMemory area_;
 };

@@ -78,14 +78,28 @@ bool PipelineDecoder::append(std::span<const TokenId> tokens, const std::functio
 
 // A round of one row has nothing to undo.
 void PipelineDecoder::open(std::span<const TokenId> tokens) {
-  CHECK(!round_.logits, "a round is open");
+  CHECK(round_rows_ == 0, "a round is open");
   const PassMode mode = tokens.size() == 1 ? PassMode::kCommit : PassMode::kWindow;
-  round_ = pipeline_.forward(state_, tokens, mode, LogitRows::kAll);
+  round_ = pipeline_.forward(state_, tokens, mode, LogitRows::kAll, choice_);
+  round_rows_ = tokens.size();
+}
+
+// A machine whose memory is the host's gains nothing by choosing inside of the pass, and would choose for rows that
+// nobody looks at.
+void PipelineDecoder::let_choose(const std::optional<TokenChoice>& choice) {
+  const bool can = hash_ == nullptr && !pipeline_.ops().memory().is_host();
+  choice_ = can ? choice : std::nullopt;
+}
+
+std::optional<TokenId> PipelineDecoder::chosen(std::size_t i) const {
+  if (round_.tokens.empty()) return {};
+  return round_.tokens[i];
 }
 
 void PipelineDecoder::keep(std::size_t n) {
-  CHECK(n >= 1 && n <= round_.logits.rows, "{} of {} rows", n, round_.logits.rows);
-  if (round_.logits.rows > 1) state_.keep(n);
+  const std::size_t rows = std::exchange(round_rows_, 0);
+  CHECK(n >= 1 && n <= rows, "{} of {} rows", n, rows);
+  if (rows > 1) state_.keep(n);
   if (hash_ != nullptr) {
     for (std::size_t r = 0; r < n; ++r) hash_->add(round_.logits.span(r));
   }
@@ -143,14 +157,15 @@ class Rounds {
         result_(result),
         matcher_(options.forced.empty() ? options.stop_strings : std::vector<std::string>{}),
         prefix_(decoder.tokens().begin(), decoder.tokens().end()) {
+    const bool plain = !options.biased_acceptance;  // which compares logits
+    decoder.let_choose(plain ? plain_choice(sampler.settings()) : std::nullopt);
     if (options.drafter != nullptr)
       options.drafter->start(prefix_, options.answer_start, sampler.settings(), options.stop_ids);
   }
 
   void run() {
-    std::span<const float> logits = decoder_.logits();
     while (prefix_.size() < decoder_.context()) {
-      const TokenId token = pick(logits);
+      const TokenId token = pick();
       truth_.push_back(token);
       if (is_stop(token)) {
         result_.reason = EndReason::kStopToken;
@@ -172,17 +187,23 @@ class Rounds {
         open(token);
       }
       result_.last_committed = true;
-      logits = decoder_.row(used_ - 1);
     }
     result_.reason = EndReason::kContext;
     finish();
   }
 
  private:
-  TokenId pick(std::span<const float> logits) {
+  // After the last row that is right; before the first round, after the prompt.
+  TokenId sample() {
+    if (window_.empty()) return sampler_.sample(decoder_.logits(), prefix_, options_.answer_start);
+    if (const std::optional<TokenId> chosen = decoder_.chosen(used_ - 1)) return *chosen;
+    return sampler_.sample(decoder_.row(used_ - 1), prefix_, options_.answer_start);
+  }
+
+  TokenId pick() {
     const Span span("sample");
     const Stopwatch watch;
-    const TokenId token = sampler_.sample(logits, prefix_, options_.answer_start);
+    const TokenId token = sample();
     result_.drafts.sample_seconds += watch.seconds();
     if (!options_.forced.empty()) return options_.forced[result_.tokens.size()];
     if (options_.biased_acceptance && used_ < window_.size() && token != window_[used_] &&

@@ -37,8 +37,13 @@ class Decoder {
   // One pass over 1 to kMaxWindow tokens, of which keep(n) then commits the first n. REQUIRES room for them, no open
   // round.
   virtual void open(std::span<const TokenId> tokens) = 0;
-  // Logits after tokens[i] of the open round; valid until the next pass.
+  // Logits after tokens[i] of the open round; valid until the next pass. REQUIRES !chosen(i).
   virtual std::span<const float> row(std::size_t i) const = 0;
+  // Rounds from now on may have their tokens chosen by the machine, which can be faster than to look at the logits;
+  // empty: they must not.
+  virtual void let_choose(const std::optional<TokenChoice>& choice) { (void)choice; }
+  // The token that was chosen after tokens[i] of the open round, if it was.
+  virtual std::optional<TokenId> chosen(std::size_t i) const { return (void)i, std::nullopt; }
   virtual void keep(std::size_t n) = 0;  // REQUIRES 1 <= n <= the tokens of the round
   // Different experts off the card that decode rounds met so far.
   virtual std::uint64_t misses() const { return 0; }
@@ -59,6 +64,8 @@ class PipelineDecoder : public Decoder {
   std::span<const float> logits() const override { return logits_; }
   void open(std::span<const TokenId> tokens) override;
   std::span<const float> row(std::size_t i) const override { return round_.logits.span(i); }
+  void let_choose(const std::optional<TokenChoice>& choice) override;
+  std::optional<TokenId> chosen(std::size_t i) const override;
   void keep(std::size_t n) override;
   std::uint64_t misses() const override;
 
@@ -69,7 +76,9 @@ class PipelineDecoder : public Decoder {
   LogitsHash* hash_;
   MtpDrafter* head_;
   std::vector<float> logits_;
-  PassOutput round_;  // of the open round
+  std::optional<TokenChoice> choice_;
+  std::size_t round_rows_ = 0;  // 0: no round is open
+  PassOutput round_;            // of the open round
 };
 
 // Finds the first stop string in a stream that arrives in pieces. Bytes that may be the beginning of one are held back.

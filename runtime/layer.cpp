@@ -281,6 +281,8 @@ void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
   const float eps = shape.norm_eps;
 
   pass.write();
+  ops.await_late();
+  ws.ngram.send(w);
   const Activation e = pass.activation("n-gram embedding", ws.ngram.rows(w), {&weights.key, &weights.value});
   ops.matmuls({{weights.key, ws.wide_b.rows(w)}, {weights.value, ws.mixed.rows(w)}}, e);
   ops.rms_norm(ws.wide_b.rows(w), streams, params.ple_key.data(), eps, ws.wide_b.rows(w));

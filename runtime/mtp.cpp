@@ -70,16 +70,16 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   ws.reserve_logits(logits == LogitRows::kAll ? w : logits == LogitRows::kLast ? 1 : 0, impl_->weights.output.rows);
   if (!sparse) ws.reserve_positions(ws.max_rows, position + w);
   const Pass pass = shared.make_pass(state, shape.layers, position, state.mtp.pending, w, mode);
-  shared.run(pass, impl_->identity, sparse, logits, [&] {
+  shared.run(pass, impl_->identity, sparse, logits, {}, {}, [&] {
     shared.send_inputs(w);
     if (sent) ws.wide_in.send(w);
     impl_->fuse(pass, sent ? ConstRows(ws.wide_in.rows(w)) : wide);
     run_layer(pass, impl_->layer, nullptr, &state.mtp.attention, sparse);
-    shared.head(pass, impl_->head, impl_->weights.output, logits);
+    shared.head(pass, impl_->head, impl_->weights.output, logits, {});
   });
   (mode == PassMode::kWindow ? state.mtp.pending : state.mtp.rows) += w;
   shared.count_routes(shape.layers, shape.layers + 1, w, mode);
-  return shared.output(w, logits);
+  return shared.output(w, logits, false);
 }
 
 }  // namespace tandem

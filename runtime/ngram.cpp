@@ -26,12 +26,21 @@ void ngram_rows(const ModelShape& shape, std::span<const TokenId> context, std::
   }
 }
 
-NgramTable::NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram) : shape_(shape), table_(table) {
+NgramTable::NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram)
+    : shape_(shape), table_(table), in_ram_(in_ram), page_(static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE))) {
   // Rows are read at random and are smaller than a page: from disk, the kernel would read ahead 128 KiB for each.
-  const auto page = static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE));
-  const auto begin = (reinterpret_cast<std::uintptr_t>(table.data) + page - 1) / page * page;
-  const auto end = (reinterpret_cast<std::uintptr_t>(table.data) + table.bytes()) / page * page;
+  const auto begin = (reinterpret_cast<std::uintptr_t>(table.data) + page_ - 1) / page_ * page_;
+  const auto end = (reinterpret_cast<std::uintptr_t>(table.data) + table.bytes()) / page_ * page_;
   if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, in_ram ? MADV_WILLNEED : MADV_RANDOM);
+}
+
+// Asks for the pages of all rows before the first is read, so that a disk serves them side by side.
+void NgramTable::read_ahead(std::span<const std::uint64_t> rows) const {
+  for (const std::uint64_t row : rows) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(table_.row(row)) / page_ * page_;
+    const auto end = reinterpret_cast<std::uintptr_t>(table_.row(row)) + table_.row_size();
+    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+  }
 }
 
 void NgramTable::gather(std::span<const TokenId> before, std::span<const TokenId> tokens, Rows out) const {
@@ -39,16 +48,17 @@ void NgramTable::gather(std::span<const TokenId> before, std::span<const TokenId
   thread_local std::vector<std::uint64_t> rows;
   context.assign(before.begin(), before.end());
   context.insert(context.end(), tokens.begin(), tokens.end());
-  rows.resize(static_cast<std::size_t>(shape_.ple_heads()));
+  const auto heads = static_cast<std::size_t>(shape_.ple_heads());
+  rows.resize(heads * tokens.size());
   for (std::size_t t = 0; t < tokens.size(); ++t) {
     const std::size_t end = before.size() + t + 1;
     const std::size_t first = end - std::min(end, static_cast<std::size_t>(shape_.ngram_size));
-    ngram_rows(shape_, std::span<const TokenId>(context).subspan(first, end - first), rows);
-    for (std::size_t h = 0; h < rows.size(); ++h) {
-      CHECK(rows[h] < table_.rows, "n-gram row {} of {}", rows[h], table_.rows);
-      table_.read_row(rows[h], out.row(t) + h * table_.cols);
-    }
+    ngram_rows(shape_, std::span<const TokenId>(context).subspan(first, end - first),
+               std::span(rows).subspan(t * heads, heads));
   }
+  for (const std::uint64_t row : rows) CHECK(row < table_.rows, "n-gram row {} of {}", row, table_.rows);
+  if (!in_ram_) read_ahead(rows);
+  for (std::size_t i = 0; i < rows.size(); ++i) table_.read_row(rows[i], out.row(i / heads) + i % heads * table_.cols);
 }
 
 }  // namespace tandem

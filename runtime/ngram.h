@@ -18,15 +18,20 @@ void ngram_rows(const ModelShape& shape, std::span<const TokenId> context, std::
 
 class NgramTable {
  public:
-  // in_ram: the whole table is read ahead; else rows come from the disk when they are needed.
+  // in_ram: the whole table is read ahead; else rows come from the disk when they are needed, those of one call at
+  // once.
   NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram = false);
   // out [tokens, ple_width]: the concatenated table rows of each token; `before` holds the ngram_size - 1 tokens ahead
   // of the first one (fewer at the start of a sequence).
   void gather(std::span<const TokenId> before, std::span<const TokenId> tokens, Rows out) const;
 
  private:
+  void read_ahead(std::span<const std::uint64_t> rows) const;
+
   const ModelShape& shape_;
   WeightView table_;
+  bool in_ram_;
+  std::uintptr_t page_;  // bytes
 };
 
 }  // namespace tandem

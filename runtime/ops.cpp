@@ -25,6 +25,10 @@ std::int64_t Ops::route_split(ConstRows logits, const RoutePlan& plan, RouteSpli
   return bad;
 }
 
+void Ops::choose(ConstRows logits, const TokenChoice& choice, std::size_t position, std::int32_t* token) {
+  for (std::size_t r = 0; r < logits.rows; ++r) token[r] = choose_token(logits.span(r), choice, position + r);
+}
+
 void Ops::gdn_input(const GdnInput& in) {
   const std::size_t w = in.qkv.rows, channels = in.qkv.cols, keys = in.key_heads * in.dim;
   gdn_gates(in.alpha, in.beta, in.dt_bias, in.a);

@@ -21,6 +21,7 @@
 #include "runtime/function_ref.h"
 #include "runtime/memory.h"
 #include "runtime/model.h"
+#include "runtime/sampler.h"
 #include "runtime/tensor.h"
 
 namespace tandem {
@@ -203,10 +204,15 @@ struct IndexBlocks {
 // What changes from pass to pass while all addresses and shapes stay. Operations are told the same numbers in their
 // arguments; a machine that records a pass once and runs it again takes them from here.
 struct PassNumbers {
-  std::int32_t position = 0;  // of the first row
-  std::int32_t replay = 0;    // rows of the last window that gdn_scan folds in
-  std::int32_t pending = 0;   // rows of the open window before this pass (chained drafts)
+  std::int32_t position = 0;         // of the first row
+  std::int32_t replay = 0;           // rows of the last window that gdn_scan folds in
+  std::int32_t pending = 0;          // rows of the open window before this pass (chained drafts)
+  TokenChoice choice;                // see Ops::choose
+  std::int32_t choice_position = 0;  // of the token chosen from the first row of logits
 };
+
+// What the host makes while a pass runs already: writes staging areas. Empty: nothing.
+using LateInput = std::optional<FunctionRef<void()>>;
 
 // A pass that differs from another of the same key only in PassNumbers, and in what its staging areas hold.
 struct PassKey {
@@ -245,12 +251,18 @@ class Ops {
   virtual MachineMemory& memory() { return host_memory(); }
   // A pass: `body` calls the operations, in the same order with the same addresses for the same key; a machine may run
   // it now, or record it and run the record again. Returns when all results are there. The host's side of the pass (the
-  // staging areas, bookkeeping) stays outside of it. Returns a value that is no number, unless an operation has.
-  virtual std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, FunctionRef<void()> body) {
+  // staging areas, bookkeeping) stays outside of it, but for `late`: it is called once in every pass, at the latest
+  // when what follows await_late() in the body needs it, and operations before that may run meanwhile. Returns a value
+  // that is no number, unless an operation has.
+  virtual std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, const LateInput& late,
+                                           FunctionRef<void()> body) {
     (void)key, (void)numbers;
+    if (late) (*late)();
     body();
     return {};
   }
+  // At most once in a body, and only of a pass that has a LateInput: what the host makes late is there from here on.
+  virtual void await_late() {}
   // Names what follows, for BadValue and for stage_times.
   virtual void stage(std::string_view name, int layer) { (void)name, (void)layer; }
   // Where the time of passes goes on a machine that runs them by itself (the CPU writes a timeline instead): seconds of
@@ -287,6 +299,10 @@ class Ops {
   void matmuls(std::initializer_list<Product> products, const Activation& a) {
     matmuls(std::span(products.begin(), products.size()), a);
   }
+
+  // token[r] = choose_token(logits row r, choice, position + r) of runtime/sampler.h.
+  // REQUIRES 1 to kMaxWindow rows; in a machine's own memory a flag that says so replaces the error for bad logits.
+  virtual void choose(ConstRows logits, const TokenChoice& choice, std::size_t position, std::int32_t* token);
 
   // ---- norms ------------------------------------------------------------------------------------------------------
   // Per group g of n = cols / groups values: y = (x * (1 / sqrt(sum x^2 / n + eps))) * gamma[column].

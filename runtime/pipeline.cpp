@@ -57,18 +57,24 @@ Pass Pipeline::Impl::make_pass(SequenceState& state, int layer, std::size_t posi
 }
 
 void Pipeline::Impl::run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits,
-                         FunctionRef<void()> body) {
+                         const std::optional<TokenChoice>& choice, const LateInput& late, FunctionRef<void()> body) {
   // Everything on which the body's calls depend beside the numbers.
-  const std::uint32_t kind = static_cast<std::uint32_t>(sparse) << 5 | static_cast<std::uint32_t>(pass.selects()) << 4 |
+  const std::uint32_t chooses = !choice ? 0 : choice->temperature == 0.0F ? 1 : 2;
+  const std::uint32_t kind = chooses << 6 | static_cast<std::uint32_t>(sparse) << 5 |
+                             static_cast<std::uint32_t>(pass.selects()) << 4 |
                              static_cast<std::uint32_t>(pass.mode) << 2 | static_cast<std::uint32_t>(logits);
   const PassKey key{pass.state.identity(), ws->identity, code, static_cast<std::uint32_t>(pass.rows), kind,
                     static_cast<bool>(tap)};
+  const std::size_t chosen = pass.position + pass.rows - logit_rows(pass.rows, logits) + 1;
   const PassNumbers numbers{static_cast<std::int32_t>(pass.position), static_cast<std::int32_t>(pass.state.replay),
-                            static_cast<std::int32_t>(pass.pending)};
-  if (const std::optional<BadValue> bad = ops.run_pass(key, numbers, body)) Pass::fail_not_finite(*bad, pass.position);
+                            static_cast<std::int32_t>(pass.pending), choice.value_or(TokenChoice{}),
+                            static_cast<std::int32_t>(chosen)};
+  if (const std::optional<BadValue> bad = ops.run_pass(key, numbers, late, body))
+    Pass::fail_not_finite(*bad, pass.position);
 }
 
-void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits) const {
+void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits,
+                          const std::optional<TokenChoice>& choice) const {
   const std::size_t count = logit_rows(pass.rows, logits);
   if (count == 0) {
     pass.write();
@@ -81,13 +87,20 @@ void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightV
   pass.show("final_mixer", ws->mixed.rows(pass.rows));
   const ConstRows rows = ws->mixed.rows(pass.rows).slice(pass.rows - count, count);
   ops.matmul(output, pass.activation("head", rows, {&output}), ws->logits.rows(count));
-  ws->logits.fetch(count);
+  if (!choice) return ws->logits.fetch(count);
+  CHECK(count <= kMaxWindow, "{} tokens to choose", count);
+  ops.stage("logits", -1);
+  ops.choose(ws->logits.rows(count), *choice, pass.position + pass.rows - count + 1, ws->chosen.data());
+  ws->chosen.fetch(0, count);
 }
 
-PassOutput Pipeline::Impl::output(std::size_t rows, LogitRows logits) const {
+PassOutput Pipeline::Impl::output(std::size_t rows, LogitRows logits, bool chosen) const {
   PassOutput out;
   out.wide = ws->x.host(rows);
-  if (const std::size_t count = logit_rows(rows, logits); count > 0) out.logits = ws->logits.host(count);
+  if (chosen)
+    out.tokens = {ws->chosen.host(), logit_rows(rows, logits)};
+  else if (const std::size_t count = logit_rows(rows, logits); count > 0)
+    out.logits = ws->logits.host(count);
   return out;
 }
 
@@ -123,7 +136,8 @@ void Pipeline::set_route_observer(RouteObserver* observer) {
   impl_->route_observer = observer;
 }
 
-PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits) {
+PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits,
+                             const std::optional<TokenChoice>& choice) {
   Impl& impl = *impl_;
   Workspace& ws = *impl.ws;
   const ModelShape& shape = impl.model.shape;
@@ -133,16 +147,19 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   CHECK(w <= state.room(), "{} rows with room for {}", w, state.room());
 
   impl.prepare(impl.model.token_embd, tokens, state.position());
-  if (impl.ngrams) {
+  // Rows of the n-gram table are looked up, on the disk perhaps, while the first layers run.
+  const auto gather = [&] {
+    const Span span("n-gram rows");
     const auto before = state.history_before(static_cast<std::size_t>(shape.ngram_size - 1));
     impl.ngrams->gather(before, tokens, ws.ngram.host(w));
-  }
+  };
+  LateInput late;
+  if (impl.ngrams) late.emplace(gather);
   ws.reserve_logits(logit_rows(w, logits), impl.model.output.rows);
   Pass pass = impl.make_pass(state, -1, state.position(), 0, w, mode);
   if (pass.experts != nullptr) pass.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
-  impl.run(pass, impl.identity, true, logits, [&] {
+  impl.run(pass, impl.identity, true, logits, choice, late, [&] {
     impl.send_inputs(w);
-    if (impl.ngrams) ws.ngram.send(w);
     impl.ops.tile_streams(ws.embedding.rows(w), shape.streams, ws.x.rows(w));
     for (std::size_t i = 0; i < impl.layers.size(); ++i) {
       pass.layer = static_cast<int>(i);
@@ -150,7 +167,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
                 shape.is_gdn[i] ? nullptr : &state.attention[i], true);
     }
     pass.layer = -1;
-    impl.head(pass, impl.output_hc, impl.model.output, logits);
+    impl.head(pass, impl.output_hc, impl.model.output, logits, choice);
   });
   state.replay = 0;
   if (mode == PassMode::kWindow)
@@ -158,7 +175,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   else
     state.append_committed(tokens);
   impl.count_routes(0, shape.layers, w, mode);
-  return impl.output(w, logits);
+  return impl.output(w, logits, choice.has_value());
 }
 
 bool Pipeline::prefill(SequenceState& state, std::span<const TokenId> tokens, std::size_t chunk, LogitRows logits,

@@ -33,6 +33,8 @@ class RouteObserver {
 struct PassOutput {
   ConstRows logits;  // rows asked for, [rows, vocab]; valid until the next pass
   ConstRows wide;    // [rows of the pass, D], the wide residual before the final mixer (input of the MTP head)
+  // With a choice: the tokens chosen, in place of the logits.
+  std::span<const TokenId> tokens;
 };
 
 class Pipeline {
@@ -44,7 +46,10 @@ class Pipeline {
 
   // Runs `tokens` at the end of the sequence. REQUIRES 0 < tokens.size() <= max_rows(), room in the state, no open
   // window, ids inside the vocabulary. Throws InputError when a layer produces non-finite values (damaged weights).
-  PassOutput forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits);
+  // With a choice the machine picks the token that follows each row of logits, at most kMaxWindow of them, and the
+  // logits stay where they are.
+  PassOutput forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits,
+                     const std::optional<TokenChoice>& choice = {});
 
   // forward in chunks, committing; on_rows (may be empty) sees the logits of every row in order, or only of the last
   // row of all when `logits` is kLast. Returns false when `cancelled` (may be empty) asked to stop between chunks.

@@ -33,11 +33,14 @@ struct Pipeline::Impl {
   Pass make_pass(SequenceState& state, int layer, std::size_t position, std::size_t pending, std::size_t rows,
                  PassMode mode);
   // Runs the body, which is that of the holder of the identity `code`.
-  void run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits, FunctionRef<void()> body);
-  // Final mixer and head over the rows that want logits; ws.x holds the pass.
-  void head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits) const;
+  // `late`: what await_late() in the body waits for.
+  void run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits,
+           const std::optional<TokenChoice>& choice, const LateInput& late, FunctionRef<void()> body);
+  // Final mixer and head over the rows that want logits, and the choice of their tokens; ws.x holds the pass.
+  void head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits,
+            const std::optional<TokenChoice>& choice) const;
   // What head left for the host.
-  PassOutput output(std::size_t rows, LogitRows logits) const;
+  PassOutput output(std::size_t rows, LogitRows logits, bool chosen) const;
   // Tells observer and store of the routes of banks first .. last - 1, after the pass.
   void count_routes(int first, int last, std::size_t rows, PassMode mode) const;
 };

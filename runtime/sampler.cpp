@@ -62,6 +62,30 @@ TokenId argmax_token(std::span<const float> logits) {
   return static_cast<TokenId>(best - logits.begin());
 }
 
+std::optional<TokenChoice> plain_choice(const SamplerSettings& s) {
+  const bool filters = s.top_k != 0 || s.top_p < 1.0F || s.min_p > 0.0F;
+  const bool penalties = s.repetition_penalty != 1.0F || s.presence_penalty != 0.0F;
+  if (penalties || (filters && s.temperature != 0.0F)) return {};
+  return TokenChoice{s.temperature, s.seed};
+}
+
+TokenId choose_token(std::span<const float> logits, const TokenChoice& choice, std::uint64_t position) {
+  const TokenId top = argmax_token(logits);
+  if (choice.temperature == 0.0F) return top;
+  const auto noisy = [&](TokenId id) {
+    return Candidate{id, logits[static_cast<std::size_t>(id)] / choice.temperature +
+                             gumbel_noise(choice.seed, position, static_cast<std::uint32_t>(id))};
+  };
+  // The best score goes first: it rules out, without computing their noise, all tokens too far below it.
+  Candidate best = noisy(top);
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (logits[i] == -kInfinity || logits[i] / choice.temperature + kMaxGumbel < best.score) continue;
+    const Candidate value = noisy(static_cast<TokenId>(i));
+    if (better(value, best)) best = value;
+  }
+  return best.id;
+}
+
 Sampler::Sampler(const SamplerSettings& settings) : settings_(settings) {
   check_settings(settings);
 }

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -35,6 +36,17 @@ struct SamplerSettings {
 
 // Throws InputError naming the setting, its range and the value found.
 void check_settings(const SamplerSettings& settings);
+
+// A choice that looks at nothing but the row: the arg max, or with a temperature above 0 the arg max of
+// logit / temperature + gumbel_noise(seed, position, token) (docs/numerics.md, R8). Machines can make it themselves.
+struct TokenChoice {
+  float temperature = 0.0F;
+  std::uint64_t seed = 0;
+};
+// The choice that these settings come to, if penalties and filters are off.
+std::optional<TokenChoice> plain_choice(const SamplerSettings& settings);
+// Ties go to the lower token; `position` is that of the token chosen. Throws InputError like Sampler::sample.
+TokenId choose_token(std::span<const float> logits, const TokenChoice& choice, std::uint64_t position);
 
 struct Candidate {
   TokenId id;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "runtime/sequence_state.h"
+
 namespace tandem {
 
 namespace {
@@ -54,6 +56,7 @@ Workspace::Workspace(MachineMemory& m, const ModelShape& shape, std::size_t w, s
       hit_expert(m, route_expert.size()),
       miss_expert(m, route_expert.size()),
       route_weight(m, w * sz(shape.experts_used)),
+      chosen(m, kMaxWindow),
       concat(m, shape.mtp_layers > 0 ? w * sz(shape.streams) : 0, sz(2 * shape.hidden)) {
   const std::size_t widest =
       std::max({w * sz(shape.wide()), w * sz(shape.gdn_value_width()), w * sz(shape.heads * shape.head_dim),
@@ -100,7 +103,7 @@ std::size_t Workspace::bytes() const {
   for (const Array<std::int32_t>* array :
        {&positions, &position_count, &route_expert, &hit_expert, &miss_expert, &quant_s_})
     total += array->bytes();
-  return total + route_weight.bytes() + quant_d_.bytes() + quant_q_.bytes() + route_log_bytes_;
+  return total + chosen.bytes() + route_weight.bytes() + quant_d_.bytes() + quant_q_.bytes() + route_log_bytes_;
 }
 
 std::int64_t workspace_bytes(const ModelShape& s, std::int64_t rows, std::int64_t context, std::int64_t logit_rows) {
@@ -113,7 +116,7 @@ std::int64_t workspace_bytes(const ModelShape& s, std::int64_t rows, std::int64_
   row += 2 * heads + 2 * heads + 3 * kv + 2 * index_q + s.indexer_dim + 4 * (s.rope_dims / 2) + s.hidden;
   row += s.experts + s.experts_used * s.hidden + s.hidden + 1;
   row += (ple ? s.ple_width() : 0) + (mtp ? fused : 0);
-  const std::int64_t once = 2 * (s.rope_dims / 2);
+  const std::int64_t once = 2 * (s.rope_dims / 2) + static_cast<std::int64_t>(kMaxWindow);
   const std::int64_t listed = std::min<std::int64_t>(context, s.indexer_budget + s.indexer_ratio) + 1;
   const std::int64_t routes = (4 + s.layers + s.mtp_layers) * s.experts_used;  // experts, hits, misses, weights; log
   const std::int64_t widest = rows * std::max({s.wide(), s.gdn_value_width(), heads, s.ple_width(), fused, s.hc_rank});

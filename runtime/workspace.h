@@ -85,7 +85,8 @@ struct Workspace {
   Array<std::int32_t> route_expert, hit_expert, miss_expert;
   Array<float> route_weight;
   // head
-  StagedBuffer logits;  // [w, vocab], grown on demand by reserve_logits
+  StagedBuffer logits;          // [w, vocab], grown on demand by reserve_logits
+  Staged<std::int32_t> chosen;  // [kMaxWindow] tokens that the machine has chosen
   Buffer concat;        // [w * streams, 2 d], MTP fusion only
 
   void reserve_logits(std::size_t rows, std::size_t vocab);

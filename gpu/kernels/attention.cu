@@ -5,6 +5,7 @@
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/elementwise.cuh"
 #include "gpu/kernels/kv_types.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -100,6 +101,7 @@ __host__ __device__ constexpr unsigned padded_heads(unsigned heads) {
 
 template <typename T, unsigned kHeads>
 __global__ void __launch_bounds__(kScoreWarps* kWarp) score_kernel(const __grid_constant__ Args a) {
+  begin_kernel();
   constexpr unsigned kPadded = padded_heads(kHeads);
   __shared__ float warp_top[kScoreWarps][kHeads];
   const Place<kHeads> at(a);
@@ -196,6 +198,7 @@ struct Counter {
 // blockDim = dim rounded up to warps, and one warp more, whose lanes sum the weights of a head each.
 template <typename T, unsigned kHeads>
 __global__ void __launch_bounds__(kSegment + kWarp) sum_kernel(const __grid_constant__ Args a) {
+  begin_kernel();
   __shared__ alignas(16) float weight[kEntries][padded_heads(kHeads)];
   __shared__ std::int32_t position[kEntries];
   __shared__ float top[kHeads];
@@ -269,6 +272,7 @@ __global__ void __launch_bounds__(kSegment + kWarp) sum_kernel(const __grid_cons
 
 // Block: head x, row y; a thread per value column.
 __global__ void combine_kernel(const __grid_constant__ Args a) {
+  begin_kernel();
   const unsigned head = blockIdx.x, r = blockIdx.y, j = threadIdx.x;
   if (j >= a.dim) return;
   const unsigned entries = a.entries(r), per_group = Args::group_segments(entries) * kEntries;
@@ -286,11 +290,9 @@ __global__ void combine_kernel(const __grid_constant__ Args a) {
 // Scores with kHeads query heads of a kv head per block, sums with kSumHeads.
 template <typename T, unsigned kHeads, unsigned kSumHeads>
 void launch_parts(const Args& a, unsigned rows, DeviceStream stream) {
-  score_kernel<T, kHeads><<<dim3(a.groups, a.heads / kHeads, rows), kScoreWarps * kWarp, 0, stream>>>(a);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(score_kernel<T, kHeads>, dim3(a.groups, a.heads / kHeads, rows), kScoreWarps * kWarp, 0, stream, a);
   const unsigned columns = (a.dim + kWarp - 1) / kWarp * kWarp;
-  sum_kernel<T, kSumHeads><<<dim3(a.groups, a.heads / kSumHeads, rows), columns + kWarp, 0, stream>>>(a);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(sum_kernel<T, kSumHeads>, dim3(a.groups, a.heads / kSumHeads, rows), columns + kWarp, 0, stream, a);
 }
 
 template <typename T>
@@ -306,8 +308,7 @@ void launch_attention(const Args& a, unsigned rows, DeviceStream stream) {
     launch_parts<T, 2, 2>(a, rows, stream);
   else
     launch_parts<T, 1, 1>(a, rows, stream);
-  combine_kernel<<<dim3(a.heads, rows), (a.dim + kWarp - 1) / kWarp * kWarp, 0, stream>>>(a);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(combine_kernel, dim3(a.heads, rows), (a.dim + kWarp - 1) / kWarp * kWarp, 0, stream, a);
 }
 
 }  // namespace

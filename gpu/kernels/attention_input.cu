@@ -2,6 +2,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/kv_types.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -42,6 +43,7 @@ __device__ void norm_rope_head(const float* x, const float* gamma, unsigned n, f
 // One block a processor is enough to ask for: with more, sm_86 spills four bytes.
 template <typename T>
 __global__ void __launch_bounds__(kWarps* kWarp, 1) input_kernel(const __grid_constant__ DeviceAttentionInput in) {
+  begin_kernel();
   __shared__ float normed[kWarps][kSegment];
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const auto heads = static_cast<unsigned>(in.heads), kv_heads = static_cast<unsigned>(in.kv.kv_heads);
@@ -81,10 +83,9 @@ void attention_input(const DeviceAttentionInput& in, DeviceStream stream) {
   const std::size_t units = in.heads + 2 * in.kv.kv_heads;
   const dim3 grid(static_cast<unsigned>((units + kWarps - 1) / kWarps), static_cast<unsigned>(w));
   if (in.kv.half)
-    input_kernel<__half><<<grid, kWarps * kWarp, 0, stream>>>(in);
+    launch_kernel(input_kernel<__half>, grid, kWarps * kWarp, 0, stream, in);
   else
-    input_kernel<float><<<grid, kWarps * kWarp, 0, stream>>>(in);
-  CUDA_CHECK_LAUNCH();
+    launch_kernel(input_kernel<float>, grid, kWarps * kWarp, 0, stream, in);
 }
 
 }  // namespace tandem::gpu

@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/quantize.cuh"
 #include "gpu/kernels/tile_kernel_table.h"
 #include "placement/check.h"
@@ -23,6 +24,7 @@ constexpr unsigned kThreads = 256;
 // h = silu(gate) * up, quantised; a warp per block of 32.
 __global__ void silu_quantize_kernel(const float* gate, const float* up, std::size_t count, std::size_t blocks,
                                      std::int8_t* q, float* d, std::int32_t* s, std::int32_t* bad) {
+  begin_kernel();
   const std::size_t at = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) / 32;
   const unsigned lane = threadIdx.x % 32;
   if (at >= count) return;
@@ -110,9 +112,8 @@ void launch_halves(const Matrix& gate, const Matrix& up, const Matrix& down, con
     }
     const std::size_t blocks = ff / 32, count = blocks * static_cast<std::size_t>(work.pairs);
     const auto grid = static_cast<unsigned>((32 * count + kThreads - 1) / kThreads);
-    silu_quantize_kernel<<<grid, kThreads, 0, stream>>>(scratch.gate, scratch.up, count, blocks, scratch.q, scratch.d,
-                                                        scratch.s, scratch.bad);
-    CUDA_CHECK_LAUNCH();
+    launch_kernel(silu_quantize_kernel, grid, kThreads, 0, stream, scratch.gate, scratch.up, count, blocks, scratch.q,
+                  scratch.d, scratch.s, scratch.bad);
   }
   TileProduct p = product(down, work, scratch);
   p.x = {scratch.q, scratch.d, scratch.s};

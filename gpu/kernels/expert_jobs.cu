@@ -8,6 +8,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/expert_jobs.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "placement/check.h"
 
 namespace tandem {
@@ -18,11 +19,13 @@ constexpr int kSplitThreads = 256;
 __global__ void __launch_bounds__(kMaxPairs)
     expert_jobs_kernel(const std::int32_t* routes, int n, int used, int per_job, const std::uint8_t* const* slots,
                        ExpertJob* jobs, std::int32_t* job_count, std::int32_t* bad) {
+  begin_kernel();
   __shared__ JobsShared<kMaxPairs> shared;
   list_jobs(routes, n, used, per_job, slots, jobs, job_count, bad, shared);
 }
 
 __global__ void __launch_bounds__(kSplitThreads) split_routes_kernel(DeviceRoutes routes, int n, SplitRoutes out) {
+  begin_kernel();
   __shared__ int warp_sums[kSplitThreads / 32];
   int misses = 0;
   for (int first = 0; first < n; first += kSplitThreads) {
@@ -48,14 +51,13 @@ void launch_expert_jobs(const DeviceRoutes& routes, int per_job, ExpertJob* jobs
                         std::int32_t* bad, cudaStream_t stream) {
   const std::size_t n = routes.rows * routes.used;
   CHECK(n > 0 && n <= kMaxPairs && per_job >= 1 && per_job <= kJobPairs, "{} pairs, {} per job", n, per_job);
-  expert_jobs_kernel<<<1, static_cast<unsigned>((n + 31) / 32 * 32), 0, stream>>>(
-      routes.expert, static_cast<int>(n), static_cast<int>(routes.used), per_job, routes.slots, jobs, job_count, bad);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(expert_jobs_kernel, 1, static_cast<unsigned>((n + 31) / 32 * 32), 0, stream, routes.expert,
+                static_cast<int>(n), static_cast<int>(routes.used), per_job, routes.slots, jobs, job_count, bad);
 }
 
 void launch_split_routes(const DeviceRoutes& routes, const SplitRoutes& out, cudaStream_t stream) {
-  split_routes_kernel<<<1, kSplitThreads, 0, stream>>>(routes, static_cast<int>(routes.rows * routes.used), out);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(split_routes_kernel, 1, kSplitThreads, 0, stream, routes, static_cast<int>(routes.rows * routes.used),
+                out);
 }
 
 }  // namespace tandem

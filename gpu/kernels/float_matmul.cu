@@ -5,6 +5,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/elementwise.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -51,6 +52,9 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const __grid_
   const unsigned segments = (a.cols + kSegment - 1) / kSegment;
   const typename ProductArgs<T>::Part& part = a.part[blockIdx.z];
   const unsigned first_out = blockIdx.x * kOut, first_row = blockIdx.y * kRows;
+  // With four rows of W there is no register left to hold them over the wait.
+  constexpr bool kWeightsFirst = kOut < 4;
+  if (!kWeightsFirst || first_out >= part.n || warp >= segments) begin_kernel();
   if (first_out >= part.n) return;  // there is a taller matrix
   for (unsigned s = warp; s < segments; s += warps) {
     const unsigned first = s * kSegment + lane;
@@ -62,6 +66,7 @@ __global__ void __launch_bounds__(kMaxWarps* kWarp) product_kernel(const __grid_
       for (unsigned k = 0; k < kSegmentSteps; ++k)
         if (first + k * kLanes < a.cols) raw[o][k] = row[first + k * kLanes];
     }
+    if (kWeightsFirst && s == warp) begin_kernel();  // the first weights are on their way
 #pragma unroll
     for (unsigned r = 0; r < kRows; ++r) {
       // With four rows of W in registers, those of x come one by one: together they would cost loads in flight.
@@ -98,8 +103,7 @@ void launch_product(const ProductArgs<T>& args, DeviceStream stream) {
   unsigned tallest = 0;
   for (unsigned i = 0; i < args.parts; ++i) tallest = tallest < args.part[i].n ? args.part[i].n : tallest;
   const dim3 grid((tallest + kOut - 1) / kOut, (args.rows + kRows - 1) / kRows, args.parts);
-  product_kernel<T, kRows, kOut><<<grid, warps * kWarp, shared, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(product_kernel<T, kRows, kOut>, grid, warps * kWarp, shared, stream, args);
 }
 
 constexpr std::size_t kSharedBytes = 48 * 1024;

@@ -2,6 +2,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/gdn_gate.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/quantize.cuh"
 #include "gpu/kernels/reduce.cuh"
@@ -25,6 +26,7 @@ struct InputArgs {
 // kSteps * 32 >= dim, kTaps >= the number of taps.
 template <unsigned kSteps, unsigned kTaps>
 __global__ void __launch_bounds__(kWarps* kWarp) input_kernel(const __grid_constant__ InputArgs args) {
+  begin_kernel();
   const DeviceGdnInput& in = args.in;
   const unsigned lane = threadIdx.x % kWarp, group = blockIdx.x * kWarps + threadIdx.x / kWarp;
   const std::size_t t = blockIdx.y;
@@ -105,6 +107,7 @@ __device__ void copy_part(const ConstDeviceRows& from, float* to, std::size_t t,
 
 template <unsigned kSteps>
 __global__ void __launch_bounds__(kWarps* kWarp) result_kernel(const __grid_constant__ ResultArgs args) {
+  begin_kernel();
   const DeviceGdnResult& r = args.r;
   const unsigned lane = threadIdx.x % kWarp, unit = blockIdx.x * kWarps + threadIdx.x / kWarp;
   const std::size_t t = blockIdx.y;
@@ -177,10 +180,9 @@ void gdn_input(const DeviceGdnInput& in, DeviceStream stream) {
   const InputArgs args{in, divide_up(in.qkv.cols, in.dim)};
   const dim3 grid(divide_up(args.groups + divide_up(in.alpha.cols, kWarp), kWarps), static_cast<unsigned>(w));
   if (in.dim <= 4 * kWarp && in.taps.rows <= 4)
-    input_kernel<4, 4><<<grid, kWarps * kWarp, 0, stream>>>(args);
+    launch_kernel(input_kernel<4, 4>, grid, kWarps * kWarp, 0, stream, args);
   else
-    input_kernel<kMaxEdgeDim / kWarp, kMaxEdgeTaps><<<grid, kWarps * kWarp, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+    launch_kernel(input_kernel<kMaxEdgeDim / kWarp, kMaxEdgeTaps>, grid, kWarps * kWarp, 0, stream, args);
 }
 
 void gdn_result(const DeviceGdnResult& r, DeviceStream stream) {
@@ -196,10 +198,9 @@ void gdn_result(const DeviceGdnResult& r, DeviceStream stream) {
   const unsigned decay_copies = r.log_decay == nullptr ? 0 : divide_up(r.decay.cols, kCopied);
   const dim3 grid(divide_up(args.heads + args.key_copies + decay_copies, kWarps), static_cast<unsigned>(w));
   if (r.dim <= 4 * kWarp)
-    result_kernel<4><<<grid, kWarps * kWarp, 0, stream>>>(args);
+    launch_kernel(result_kernel<4>, grid, kWarps * kWarp, 0, stream, args);
   else
-    result_kernel<kMaxEdgeDim / kWarp><<<grid, kWarps * kWarp, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+    launch_kernel(result_kernel<kMaxEdgeDim / kWarp>, grid, kWarps * kWarp, 0, stream, args);
 }
 
 }  // namespace tandem::gpu

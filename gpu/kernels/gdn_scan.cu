@@ -3,6 +3,7 @@
 #include <cuda_pipeline_primitives.h>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -166,6 +167,9 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(const __grid_constant__ 
   const bool live = body.first_column + body.column < body.dim();
 #pragma unroll
   for (unsigned i = 0; i < kChain; ++i) body.s[i] = live && body.inside(i) ? *body.cell(i) : 0.0F;
+  // The state was written by the last scan of this layer, which is not the kernel before this one: that one makes the
+  // rows.
+  begin_kernel();
 
   const std::size_t rows = args.s.q.rows;
   const auto tile = [rows](std::size_t first) {
@@ -200,10 +204,9 @@ void launch(const ScanArgs& args, DeviceStream stream) {
   constexpr unsigned kColumns = kThreads / kSegments;
   const dim3 grid((args.dim + kColumns - 1) / kColumns, static_cast<unsigned>(args.s.value_heads));
   if (args.dim == kSegments * kChain)
-    scan_kernel<kSegments, true><<<grid, kThreads, 0, stream>>>(args);
+    launch_kernel(scan_kernel<kSegments, true>, grid, kThreads, 0, stream, args);
   else
-    scan_kernel<kSegments, false><<<grid, kThreads, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+    launch_kernel(scan_kernel<kSegments, false>, grid, kThreads, 0, stream, args);
 }
 
 }  // namespace

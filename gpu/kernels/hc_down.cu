@@ -13,6 +13,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/hc_read.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 #include "gpu/kernels/tile_product.cuh"
@@ -70,11 +71,13 @@ __device__ __forceinline__ void down_block(const HcDown& a, int block, int group
   const int tile = block / a.chunks, chunk = block - tile * a.chunks, segment = kChunk * chunk + warp;
   std::uint8_t* const own = shared + warp * (T::bytes(kSegmentBlocks) + Acts::kBytes);
   auto* const part = reinterpret_cast<float*>(shared + kChunk * (T::bytes(kSegmentBlocks) + Acts::kBytes));
+  if (segment >= p.segments) begin_kernel();
   if (segment < p.segments) {
     const int nb = T::kBlockCols == 256 ? kSegmentBlocks : min(kSegmentBlocks, p.blocks - kSegmentBlocks * segment);
     const std::uint8_t* from = p.data[0] + static_cast<std::size_t>(tile) * p.tile_bytes +
                                static_cast<std::size_t>(segment) * T::bytes(kSegmentBlocks);
     for (int i = 16 * lane; i < T::bytes(nb); i += 16 * 32) copy16(own + i, from + i);
+    begin_kernel();
     std::uint8_t* const acts = own + T::bytes(kSegmentBlocks);
     Acts::issue(acts, p, {act_row, count}, segment, nb, lane);
     commit_copies();
@@ -117,6 +120,7 @@ __device__ __forceinline__ void inject_block(const HcDown& a, int chunk, int row
   const auto cols = static_cast<unsigned>(a.normed.cols);
   const int segments = static_cast<int>((cols + kSegment - 1) / kSegment), segment = kChunk * chunk + warp;
   const unsigned first = static_cast<unsigned>(segment) * kSegment + lane;
+  if (segment >= segments) begin_kernel();
   if (segment < segments) {
     const T* weights = static_cast<const T*>(a.inject_weights);
     const float* x = a.normed.data + static_cast<std::size_t>(row) * a.normed.stride;
@@ -125,10 +129,13 @@ __device__ __forceinline__ void inject_block(const HcDown& a, int chunk, int row
 #pragma unroll
     for (unsigned k = 0; k < kSegmentSteps; ++k) {
       if (first + k * kLanes >= cols) continue;
-      v[k] = x[first + k * kLanes];
 #pragma unroll
       for (unsigned o = 0; o < kHcStreams; ++o) w[o][k] = weights[std::size_t{o} * cols + first + k * kLanes];
     }
+    begin_kernel();
+#pragma unroll
+    for (unsigned k = 0; k < kSegmentSteps; ++k)
+      if (first + k * kLanes < cols) v[k] = x[first + k * kLanes];
 #pragma unroll
     for (int o = 0; o < kStreams; ++o) {
       float acc = 0.0F;
@@ -296,8 +303,7 @@ void launch_hc_down(const DeviceHcRead& read, DeviceStream stream) {
   a.normed = read.normed;
   a.inject = read.inject;
   const auto grid = static_cast<unsigned>(a.inject_blocks + groups * a.p.tiles * a.chunks);
-  k.kernel<<<grid, kThreads, static_cast<std::size_t>(k.shared), stream>>>(a);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(k.kernel, grid, kThreads, static_cast<std::size_t>(k.shared), stream, a);
 }
 
 }  // namespace tandem

@@ -5,6 +5,7 @@
 // Measured    docs/decisions.md, 2026-11-30.
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/hc_read.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -32,10 +33,11 @@ __global__ void __launch_bounds__(1024) hc_norm_kernel(const HcNorm a) {
   float v[kSegmentSteps], scale[kSegmentSteps];
 #pragma unroll
   for (unsigned k = 0; k < kSegmentSteps; ++k)
-    if (first + k * kLanes < a.n) v[k] = x[first + k * kLanes];
+    if (first + k * kLanes < a.n) scale[k] = gamma[first + k * kLanes];
+  begin_kernel();
 #pragma unroll
   for (unsigned k = 0; k < kSegmentSteps; ++k)
-    if (first + k * kLanes < a.n) scale[k] = gamma[first + k * kLanes];
+    if (first + k * kLanes < a.n) v[k] = x[first + k * kLanes];
   if constexpr (kWrite) {
     const float* y = a.written.data + row * a.written.stride;
     float add[kSegmentSteps];
@@ -111,10 +113,9 @@ void launch_hc_norm(const DeviceHcRead& read, DeviceStream stream) {
                     quant_out(read.scratch.normed_q)};
   const dim3 grid(static_cast<unsigned>(kHcStreams), static_cast<unsigned>(read.x.rows));
   if (read.written)
-    hc_norm_kernel<true><<<grid, threads, 0, stream>>>(args);
+    launch_kernel(hc_norm_kernel<true>, grid, threads, 0, stream, args);
   else
-    hc_norm_kernel<false><<<grid, threads, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+    launch_kernel(hc_norm_kernel<false>, grid, threads, 0, stream, args);
 }
 
 }  // namespace tandem

@@ -8,6 +8,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/hc_read.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/tile_product.cuh"
 #include "runtime/tile.h"
@@ -53,6 +54,7 @@ __global__ void __launch_bounds__(kMaxUpThreads) hc_up_kernel(const HcUp a) {
     std::uint8_t* to = shared + k * tile_size + segment * T::bytes(kSegmentBlocks);
     for (int i = 16 * lane; i < T::bytes(blocks_of(segment)); i += 16 * 32) copy16(to + i, from + i);
   }
+  begin_kernel();
   if (static_cast<int>(threadIdx.x) < count) act_row[threadIdx.x] = first + static_cast<int>(threadIdx.x);
   // The values that the warp mixes, before they are needed.
   float normed[kStreams] = {};
@@ -153,9 +155,8 @@ void launch_hc_up(const DeviceHcRead& read, DeviceStream stream) {
   a.quant = quant_out(read.mixed_q);
   const dim3 grid(static_cast<unsigned>(d / 32), static_cast<unsigned>((a.p.width + k.rows - 1) / k.rows));
   const int threads = std::min(kMaxUpThreads, 32 * kTiles * a.p.segments);
-  k.kernel<<<grid, static_cast<unsigned>(threads), static_cast<std::size_t>(shared_of(k, a.p.tile_bytes, a.p.segments)),
-             stream>>>(a);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(k.kernel, grid, static_cast<unsigned>(threads),
+                static_cast<std::size_t>(shared_of(k, a.p.tile_bytes, a.p.segments)), stream, a);
 }
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 #include "gpu/kernels/history.h"
 
 #include "gpu/kernels/elementwise.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "runtime/exact_math.h"
 
 namespace tandem::gpu {
@@ -63,6 +64,7 @@ struct KeepArgs {
 };
 
 __global__ void keep_kernel(const __grid_constant__ KeepArgs args) {
+  begin_kernel();
   const DeviceHistory& history = args.list[blockIdx.y];
   const unsigned c = blockIdx.x * kColumnThreads + threadIdx.x;
   const unsigned n = args.count != nullptr ? static_cast<unsigned>(max(*args.count, 0)) : args.n;
@@ -85,6 +87,7 @@ struct CopyArgs {
 };
 
 __global__ void copy_kernel(const CopyArgs args) {
+  begin_kernel();
   const RowCopy& copy = args.copies[blockIdx.z];
   const unsigned j = blockIdx.x * kColumnThreads + threadIdx.x;
   if (blockIdx.y < copy.from.rows && j < copy.from.cols)
@@ -120,8 +123,7 @@ void keep_rows(const DeviceHistory* list, std::size_t histories, DeviceCount cou
     }
     if (width == 0) continue;
     const dim3 grid(static_cast<unsigned>((width + kColumnThreads - 1) / kColumnThreads), static_cast<unsigned>(some));
-    keep_kernel<<<grid, kColumnThreads, 0, stream>>>(args);
-    CUDA_CHECK_LAUNCH();
+    launch_kernel(keep_kernel, grid, kColumnThreads, 0, stream, args);
   }
 }
 
@@ -145,8 +147,7 @@ void copy_rows(const RowCopy* copies, std::size_t count, DeviceStream stream) {
   if (rows == 0 || cols == 0) return;
   const dim3 grid(static_cast<unsigned>((cols + kColumnThreads - 1) / kColumnThreads), static_cast<unsigned>(rows),
                   static_cast<unsigned>(count));
-  copy_kernel<<<grid, kColumnThreads, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(copy_kernel, grid, kColumnThreads, 0, stream, args);
 }
 
 }  // namespace tandem::gpu

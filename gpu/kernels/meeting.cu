@@ -1,6 +1,7 @@
 #include "gpu/kernels/meeting.h"
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 
 namespace tandem::gpu {
@@ -11,6 +12,7 @@ constexpr unsigned kThreads = 512;
 
 __global__ void split_kernel(const std::int32_t* expert, unsigned count, const std::uint8_t* const* slots,
                              std::int32_t* hit, std::int32_t* miss, std::int32_t* log) {
+  begin_kernel();
   const unsigned i = blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= count) return;
   const std::int32_t e = expert[i];
@@ -37,6 +39,7 @@ struct Rows16 {
 };
 
 __global__ void __launch_bounds__(kThreads) publish_kernel(const MeetingArgs m, const Rows16 x) {
+  begin_kernel();
   const unsigned count = static_cast<unsigned>(m.rows * m.used);
   int mine = 0;
   for (unsigned i = threadIdx.x; i < count; i += kThreads) mine += m.miss[i] >= 0 ? 1 : 0;
@@ -62,14 +65,22 @@ __global__ void __launch_bounds__(kThreads) publish_kernel(const MeetingArgs m, 
 }
 
 __global__ void wait_kernel(const MeetingArgs m) {
+  begin_kernel();
   // The word is in host memory, but this card wrote it: no fence is needed to read it back.
   if (*static_cast<volatile const std::int32_t*>(m.memory.miss_count + m.index) == 0) return;
   const std::uint32_t number = *m.first_number + m.index;
   while (static_cast<std::int32_t>(load_acquire(m.memory.answer) - number) < 0) __nanosleep(100);
 }
 
+__global__ void wait_number_kernel(const std::uint32_t* word, const std::uint32_t* number) {
+  begin_kernel();
+  const std::uint32_t wanted = *number;
+  while (static_cast<std::int32_t>(load_acquire(word) - wanted) < 0) __nanosleep(100);
+}
+
 // A block per pair; those that hit leave at once.
 __global__ void take_kernel(const MeetingArgs m, DeviceRows y) {
+  begin_kernel();
   const unsigned pair = blockIdx.x;
   if (m.miss[pair] < 0) return;
   const volatile float* from = m.memory.y + std::size_t{pair} * y.cols;
@@ -82,28 +93,28 @@ void split_routes(const std::int32_t* expert, std::size_t count, const std::uint
                   std::int32_t* miss, std::int32_t* log, DeviceStream stream) {
   if (count == 0) return;
   constexpr unsigned kSplitThreads = 128;
-  split_kernel<<<static_cast<unsigned>((count + kSplitThreads - 1) / kSplitThreads), kSplitThreads, 0, stream>>>(
-      expert, static_cast<unsigned>(count), slots, hit, miss, log);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(split_kernel, static_cast<unsigned>((count + kSplitThreads - 1) / kSplitThreads), kSplitThreads, 0,
+                stream, expert, static_cast<unsigned>(count), slots, hit, miss, log);
 }
 
 void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, const std::int32_t* s, std::size_t cols,
              DeviceStream stream) {
   LAUNCH_CHECK(cols % 32 == 0 && meeting.rows > 0, cols, meeting.rows);
-  publish_kernel<<<1, kThreads, 0, stream>>>(meeting, Rows16{q, d, s, static_cast<unsigned>(cols)});
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(publish_kernel, 1, kThreads, 0, stream, meeting, Rows16{q, d, s, static_cast<unsigned>(cols)});
 }
 
 void await(const MeetingArgs& meeting, DeviceStream stream) {
-  wait_kernel<<<1, 1, 0, stream>>>(meeting);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(wait_kernel, 1, 1, 0, stream, meeting);
+}
+
+void await_number(const std::uint32_t* word, const std::uint32_t* number, DeviceStream stream) {
+  launch_kernel(wait_number_kernel, 1, 1, 0, stream, word, number);
 }
 
 void take(const MeetingArgs& meeting, DeviceRows y, DeviceStream stream) {
   LAUNCH_CHECK(y.rows == meeting.rows * meeting.used && meeting.rows > 0, y.rows, meeting.rows, meeting.used);
   await(meeting, stream);
-  take_kernel<<<static_cast<unsigned>(y.rows), 256, 0, stream>>>(meeting, y);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(take_kernel, static_cast<unsigned>(y.rows), 256, 0, stream, meeting, y);
 }
 
 }  // namespace tandem::gpu

@@ -37,6 +37,8 @@ struct MeetingArgs {
 // cols % 32 == 0, q aligned to 16 bytes.
 void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, const std::int32_t* s, std::size_t cols,
              DeviceStream stream);
+// Ends when *word, in page-locked host memory, has reached *number, in the card's.
+void await_number(const std::uint32_t* word, const std::uint32_t* number, DeviceStream stream);
 // Ends when the crew has answered; at once without a miss.
 void await(const MeetingArgs& meeting, DeviceStream stream);
 // The same, then a copy. y [rows * used, cols]: the rows of the misses become what the crew has answered. (A pass reads

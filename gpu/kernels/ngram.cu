@@ -1,6 +1,7 @@
 #include "gpu/kernels/ngram.h"
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -9,6 +10,7 @@ namespace tandem::gpu {
 namespace {
 
 __global__ void gate_kernel(ConstDeviceRows key, ConstDeviceRows query, ConstDeviceRows value, DeviceRows gv) {
+  begin_kernel();
   __shared__ float lanes[kMaxSegments * kWarp];
   const std::size_t r = blockIdx.y;
   const auto d = static_cast<unsigned>(value.cols);
@@ -32,8 +34,7 @@ void ple_gate(ConstDeviceRows key, ConstDeviceRows query, ConstDeviceRows value,
                value.cols, key.cols, query.cols, gv.cols, value.rows, gv.rows);
   if (value.rows == 0) return;
   const dim3 grid(static_cast<unsigned>(streams), static_cast<unsigned>(value.rows));
-  gate_kernel<<<grid, row_threads(value.cols), 0, stream>>>(key, query, value, gv);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(gate_kernel, grid, row_threads(value.cols), 0, stream, key, query, value, gv);
 }
 
 }  // namespace tandem::gpu

@@ -1,6 +1,7 @@
 #include "gpu/kernels/norms.h"
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -75,6 +76,7 @@ struct LaneSegment {
 template <typename Finish, unsigned kRounds>
 __global__ void norm_block(const float* x, std::size_t x_stride, unsigned n, float eps, Finish finish, float* y,
                            std::size_t y_stride) {
+  begin_kernel();
   __shared__ float lanes[kMaxSegments * kWarp];
   const std::size_t r = blockIdx.y, base = std::size_t{blockIdx.x} * n;
   const float* in = x + r * x_stride + base;
@@ -105,6 +107,7 @@ constexpr unsigned kGroupsPerBlock = 4;
 template <typename Finish>
 __global__ void norm_warps(const float* x, std::size_t x_stride, unsigned groups, unsigned n, float eps, Finish finish,
                            float* y, std::size_t y_stride) {
+  begin_kernel();
   const unsigned group = blockIdx.x * kGroupsPerBlock + threadIdx.x / kWarp;
   if (group >= groups) return;
   const std::size_t r = blockIdx.y, base = std::size_t{group} * n;
@@ -120,20 +123,20 @@ void launch_norm(ConstDeviceRows x, std::size_t n, float eps, const Finish& fini
   const auto groups = static_cast<unsigned>(x.cols / n), rows = static_cast<unsigned>(x.rows);
   const auto size = static_cast<unsigned>(n);
   if (n > kSegment * 32)
-    norm_block<Finish, 2>
-        <<<dim3(groups, rows), row_threads(n), 0, stream>>>(x.data, x.stride, size, eps, finish, y.data, y.stride);
+    launch_kernel(norm_block<Finish, 2>, dim3(groups, rows), row_threads(n), 0, stream, x.data, x.stride, size, eps,
+                  finish, y.data, y.stride);
   else if (n > kSegment)
-    norm_block<Finish, 1>
-        <<<dim3(groups, rows), row_threads(n), 0, stream>>>(x.data, x.stride, size, eps, finish, y.data, y.stride);
+    launch_kernel(norm_block<Finish, 1>, dim3(groups, rows), row_threads(n), 0, stream, x.data, x.stride, size, eps,
+                  finish, y.data, y.stride);
   else
-    norm_warps<<<dim3((groups + kGroupsPerBlock - 1) / kGroupsPerBlock, rows), kGroupsPerBlock * kWarp, 0, stream>>>(
-        x.data, x.stride, groups, size, eps, finish, y.data, y.stride);
-  CUDA_CHECK_LAUNCH();
+    launch_kernel(norm_warps<Finish>, dim3((groups + kGroupsPerBlock - 1) / kGroupsPerBlock, rows),
+                  kGroupsPerBlock * kWarp, 0, stream, x.data, x.stride, groups, size, eps, finish, y.data, y.stride);
 }
 
 // A warp per head. The normed values lie in shared memory before the rotation, whose pairs are `half` apart.
 __global__ void norm_rope_warps(const float* x, std::size_t x_stride, unsigned heads, unsigned n, unsigned head_stride,
                                 const float* gamma, float eps, DeviceRope rope, float* y, std::size_t y_stride) {
+  begin_kernel();
   __shared__ float normed[kGroupsPerBlock][kSegment];
   const unsigned warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const unsigned head = blockIdx.x * kGroupsPerBlock + warp;
@@ -188,10 +191,9 @@ void norm_rope(ConstDeviceRows x, std::size_t heads, std::size_t dim, std::size_
   if (x.rows == 0) return;
   const dim3 grid(static_cast<unsigned>((heads + kGroupsPerBlock - 1) / kGroupsPerBlock),
                   static_cast<unsigned>(x.rows));
-  norm_rope_warps<<<grid, kGroupsPerBlock * kWarp, 0, stream>>>(
-      x.data, x.stride, static_cast<unsigned>(heads), static_cast<unsigned>(dim), static_cast<unsigned>(head_stride),
-      gamma, eps, rope, y.data, y.stride);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(norm_rope_warps, grid, kGroupsPerBlock * kWarp, 0, stream, x.data, x.stride,
+                static_cast<unsigned>(heads), static_cast<unsigned>(dim), static_cast<unsigned>(head_stride), gamma,
+                eps, rope, y.data, y.stride);
 }
 
 }  // namespace tandem::gpu

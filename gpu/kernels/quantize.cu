@@ -7,6 +7,7 @@
 #include "gpu/kernels/quantize.h"
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/quantize.cuh"
 
 namespace tandem {
@@ -17,6 +18,7 @@ constexpr unsigned kLanesPerBlock = 8;
 
 __global__ void quantize_kernel(const float* x, std::size_t stride, std::size_t blocks, std::size_t count,
                                 std::int8_t* q, float* d, std::int32_t* s, std::int32_t* first_bad) {
+  begin_kernel();
   const std::size_t at = (static_cast<std::size_t>(blockIdx.x) * kThreads + threadIdx.x) / kLanesPerBlock;
   const unsigned lane = threadIdx.x % kLanesPerBlock;
   const bool inside = at < count;  // whole groups of lanes: shuffles stay within a group
@@ -48,8 +50,7 @@ void launch_quantize(const float* x, std::size_t stride, std::size_t rows, std::
   const std::size_t blocks = cols / 32, count = rows * blocks;
   if (count == 0) return;
   const auto grid = static_cast<unsigned>((count * kLanesPerBlock + kThreads - 1) / kThreads);
-  quantize_kernel<<<grid, kThreads, 0, stream>>>(x, stride, blocks, count, q, d, s, first_bad);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(quantize_kernel, grid, kThreads, 0, stream, x, stride, blocks, count, q, d, s, first_bad);
 }
 
 }  // namespace tandem

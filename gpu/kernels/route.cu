@@ -1,6 +1,7 @@
 #include "gpu/kernels/route.h"
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/route.cuh"
 
@@ -10,6 +11,7 @@ namespace {
 
 __global__ void route_kernel(ConstDeviceRows logits, unsigned used, std::int32_t* expert, float* weight,
                              std::int32_t* bad) {
+  begin_kernel();
   __shared__ RouteShared shared;
   route_row(logits, blockIdx.x, used, expert, weight, bad, shared);
 }
@@ -20,9 +22,8 @@ void route(ConstDeviceRows logits, std::size_t used, std::int32_t* expert, float
            DeviceStream stream) {
   LAUNCH_CHECK(logits.cols <= kItems * kWarp && used > 0 && used <= kWarp && used <= logits.cols, logits.cols, used);
   if (logits.rows == 0) return;
-  route_kernel<<<static_cast<unsigned>(logits.rows), kWarp, 0, stream>>>(logits, static_cast<unsigned>(used), expert,
-                                                                         weight, bad);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(route_kernel, static_cast<unsigned>(logits.rows), kWarp, 0, stream, logits, static_cast<unsigned>(used),
+                expert, weight, bad);
 }
 
 }  // namespace tandem::gpu

@@ -4,6 +4,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/expert_jobs.cuh"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/route.cuh"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr unsigned kMost = kSplitRows * kWarp;  // threads; pairs, too
 
 __global__ void __launch_bounds__(kMost) route_split_kernel(const __grid_constant__ RouteSplitArgs args, int per_job) {
+  begin_kernel();
   __shared__ RouteShared routing[kSplitRows];
   __shared__ JobsShared<kMost> listing;
   const auto used = static_cast<unsigned>(args.used), rows = static_cast<unsigned>(args.logits.rows);
@@ -40,8 +42,7 @@ void route_split(const RouteSplitArgs& args, DeviceStream stream) {
                args.logits.cols, args.used, rows);
   if (rows == 0) return;
   const std::size_t warps = std::max(rows, (rows * args.used + kWarp - 1) / kWarp);
-  route_split_kernel<<<1, static_cast<unsigned>(warps * kWarp), 0, stream>>>(args, pairs_per_job(rows));
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(route_split_kernel, 1, static_cast<unsigned>(warps * kWarp), 0, stream, args, pairs_per_job(rows));
 }
 
 }  // namespace tandem::gpu

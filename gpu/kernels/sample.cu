@@ -1,6 +1,7 @@
 #include "gpu/kernels/sample.h"
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/ordered.cuh"
 #include "gpu/kernels/reduce.cuh"
@@ -15,9 +16,7 @@ constexpr unsigned kStrips = 128;  // of one row
 
 struct SampleArgs {
   ConstDeviceRows logits;
-  float temperature;
-  std::uint64_t seed;
-  DeviceCount position;
+  const SampleNumbers* numbers;
   std::int32_t* token;
   std::int32_t* bad;
   unsigned long long* best;  // [rows, kStrips]: ordered score, then the complement of the token
@@ -40,11 +39,14 @@ __device__ unsigned long long block_best(unsigned long long best) {
 
 template <bool kNoise>
 __global__ void strip_kernel(const __grid_constant__ SampleArgs a) {
+  begin_kernel();
   const unsigned r = blockIdx.y;
   const auto n = static_cast<unsigned>(a.logits.cols);
   const float* row = a.logits.data + r * a.logits.stride;
   unsigned long long best = 0;
   bool bad = false;
+  SampleNumbers numbers{0, 1.0F, 0};
+  if constexpr (kNoise) numbers = *a.numbers;
 #pragma unroll 4
   for (unsigned i = blockIdx.x * kThreads + threadIdx.x; i < n; i += kStrips * kThreads) {
     const float v = row[i];
@@ -52,7 +54,7 @@ __global__ void strip_kernel(const __grid_constant__ SampleArgs a) {
     if (v == -HUGE_VALF) continue;
     float score = v;
     if constexpr (kNoise)
-      score = v / a.temperature + gumbel_noise(a.seed, static_cast<std::uint64_t>(*a.position) + r, i);
+      score = v / numbers.temperature + gumbel_noise(numbers.seed, static_cast<std::uint64_t>(numbers.position) + r, i);
     const unsigned long long key = static_cast<unsigned long long>(ordered(score)) << 32 | (0xFFFFFFFFU - i);
     best = key > best ? key : best;
   }
@@ -62,6 +64,7 @@ __global__ void strip_kernel(const __grid_constant__ SampleArgs a) {
 }
 
 __global__ void last_kernel(const __grid_constant__ SampleArgs a) {
+  begin_kernel();
   const unsigned r = blockIdx.x;
   const unsigned long long best = block_best(threadIdx.x < kStrips ? a.best[r * kStrips + threadIdx.x] : 0);
   if (threadIdx.x != 0) return;
@@ -74,12 +77,10 @@ void launch(const SampleArgs& args, bool noise, DeviceStream stream) {
   const auto rows = static_cast<unsigned>(args.logits.rows);
   if (rows == 0) return;
   if (noise)
-    strip_kernel<true><<<dim3(kStrips, rows), kThreads, 0, stream>>>(args);
+    launch_kernel(strip_kernel<true>, dim3(kStrips, rows), kThreads, 0, stream, args);
   else
-    strip_kernel<false><<<dim3(kStrips, rows), kThreads, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
-  last_kernel<<<rows, kThreads, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+    launch_kernel(strip_kernel<false>, dim3(kStrips, rows), kThreads, 0, stream, args);
+  launch_kernel(last_kernel, rows, kThreads, 0, stream, args);
 }
 
 }  // namespace
@@ -89,13 +90,13 @@ std::size_t sample_bytes(std::size_t rows) {
 }
 
 void arg_max(ConstDeviceRows logits, std::int32_t* token, std::int32_t* bad, void* work, DeviceStream stream) {
-  launch({logits, 1.0F, 0, nullptr, token, bad, static_cast<unsigned long long*>(work)}, false, stream);
+  launch({logits, nullptr, token, bad, static_cast<unsigned long long*>(work)}, false, stream);
 }
 
-void sample(ConstDeviceRows logits, float temperature, std::uint64_t seed, DeviceCount position, std::int32_t* token,
-            std::int32_t* bad, void* work, DeviceStream stream) {
-  LAUNCH_CHECK(temperature > 0.0F && position != nullptr, logits.rows);
-  launch({logits, temperature, seed, position, token, bad, static_cast<unsigned long long*>(work)}, true, stream);
+void sample(ConstDeviceRows logits, const SampleNumbers* numbers, std::int32_t* token, std::int32_t* bad, void* work,
+            DeviceStream stream) {
+  LAUNCH_CHECK(numbers != nullptr, logits.rows);
+  launch({logits, numbers, token, bad, static_cast<unsigned long long*>(work)}, true, stream);
 }
 
 }  // namespace tandem::gpu

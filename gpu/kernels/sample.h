@@ -16,8 +16,14 @@ std::size_t sample_bytes(std::size_t rows);
 // -infinity (atomicMin: the caller sets it to INT32_MAX before). work: sample_bytes(logits.rows), aligned to 8.
 void arg_max(ConstDeviceRows logits, std::int32_t* token, std::int32_t* bad, void* work, DeviceStream stream);
 
-// The same over logit / temperature + gumbel_noise(seed, *position + r, token). REQUIRES temperature > 0.
-void sample(ConstDeviceRows logits, float temperature, std::uint64_t seed, DeviceCount position, std::int32_t* token,
-            std::int32_t* bad, void* work, DeviceStream stream);
+// What changes from round to round, in the card's memory. REQUIRES temperature > 0.
+struct SampleNumbers {
+  std::uint64_t seed;
+  float temperature;
+  std::int32_t position;
+};
+// The same over logit / temperature + gumbel_noise(seed, position + r, token).
+void sample(ConstDeviceRows logits, const SampleNumbers* numbers, std::int32_t* token, std::int32_t* bad, void* work,
+            DeviceStream stream);
 
 }  // namespace tandem::gpu

@@ -1,6 +1,7 @@
 #include "gpu/kernels/select.h"
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
 
@@ -26,6 +27,7 @@ struct SelectArgs {
 // exchange over the lanes: 4 where one row has only 4 heads. kKeys = pooled keys of a warp at a time.
 template <unsigned kProducts, unsigned kKeys>
 __global__ void __launch_bounds__(kScoreWarps* kWarp) score_kernel(const __grid_constant__ SelectArgs a) {
+  begin_kernel();
   __shared__ float queries[kMaxProducts * kSegment];
   __shared__ float dots[kScoreWarps][kKeys][kMaxProducts];
   const auto rows = static_cast<unsigned>(a.q.rows);
@@ -204,6 +206,7 @@ __device__ void write_chosen(const SelectArgs& a, unsigned r, unsigned complete,
 }
 
 __global__ void __launch_bounds__(kSelectThreads) choose_kernel(const __grid_constant__ SelectArgs a) {
+  begin_kernel();
   __shared__ SelectShared shared;
   const unsigned r = blockIdx.x, visible = a.visible(r);
   const unsigned complete = min(visible / a.ratio, static_cast<unsigned>(a.pooled.rows));
@@ -230,6 +233,7 @@ __global__ void __launch_bounds__(kSelectThreads) choose_kernel(const __grid_con
 constexpr unsigned kAllThreads = 256;
 
 __global__ void all_kernel(DeviceCount position, DeviceLists lists) {
+  begin_kernel();
   const unsigned r = blockIdx.y, p = blockIdx.x * kAllThreads + threadIdx.x;
   const unsigned visible = static_cast<unsigned>(*position) + r + 1;
   if (p == 0) lists.count[r] = static_cast<std::int32_t>(visible);
@@ -238,6 +242,7 @@ __global__ void all_kernel(DeviceCount position, DeviceLists lists) {
 
 // A warp per block that the pass may complete.
 __global__ void index_kernel(const __grid_constant__ DeviceIndexBlocks a) {
+  begin_kernel();
   __shared__ float normed[kSegment];
   const unsigned lane = threadIdx.x, position = static_cast<unsigned>(*a.position);
   const auto ratio = static_cast<unsigned>(a.ratio), dim = static_cast<unsigned>(a.keys.cols);
@@ -295,8 +300,7 @@ void launch_scores(const SelectArgs& args, DeviceStream stream) {
   constexpr std::size_t kPerBlock = kScoreWarps * kKeys, kMostBlocks = 1024;
   const std::size_t wanted = (args.pooled.rows + kPerBlock - 1) / kPerBlock;
   const auto grid = static_cast<unsigned>(wanted < kMostBlocks ? wanted : kMostBlocks);
-  score_kernel<kProducts, kKeys><<<grid, kScoreWarps * kWarp, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(score_kernel<kProducts, kKeys>, grid, kScoreWarps * kWarp, 0, stream, args);
 }
 
 }  // namespace
@@ -325,16 +329,14 @@ void select_positions(ConstDeviceRows q, std::size_t heads, ConstDeviceRows pool
     else
       launch_scores<16, 2>(args, stream);
   }
-  choose_kernel<<<static_cast<unsigned>(q.rows), kSelectThreads, 0, stream>>>(args);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(choose_kernel, static_cast<unsigned>(q.rows), kSelectThreads, 0, stream, args);
 }
 
 void all_positions(DeviceCount position, std::size_t most, const DeviceLists& lists, DeviceStream stream) {
   if (lists.rows == 0) return;
   LAUNCH_CHECK(most > 0, most);
   const dim3 grid(static_cast<unsigned>((most + kAllThreads - 1) / kAllThreads), static_cast<unsigned>(lists.rows));
-  all_kernel<<<grid, kAllThreads, 0, stream>>>(position, lists);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(all_kernel, grid, kAllThreads, 0, stream, position, lists);
 }
 
 void index_blocks(const DeviceIndexBlocks& blocks, DeviceStream stream) {
@@ -346,8 +348,7 @@ void index_blocks(const DeviceIndexBlocks& blocks, DeviceStream stream) {
   if (rows == 0) return;
   const std::size_t most = (rows + blocks.ratio - 1) / blocks.ratio;
   LAUNCH_CHECK(blocks.cos.rows >= most && blocks.sin.rows >= most, blocks.cos.rows, blocks.sin.rows, most);
-  index_kernel<<<static_cast<unsigned>(most), kWarp, 0, stream>>>(blocks);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(index_kernel, static_cast<unsigned>(most), kWarp, 0, stream, blocks);
 }
 
 }  // namespace tandem::gpu

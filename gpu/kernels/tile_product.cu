@@ -7,6 +7,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/lattice.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile_kernel_table.h"
 #include "placement/check.h"
 #include "runtime/exact_math.h"
@@ -173,9 +174,8 @@ void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, 
     }
   }
   const dim3 grid(static_cast<unsigned>(tile_groups * row_groups), static_cast<unsigned>(jobs));
-  kernels.kernel[index]<<<grid, static_cast<unsigned>(32 * cut.warps), static_cast<std::size_t>(cut.shared), stream>>>(
-      p);
-  CUDA_CHECK_LAUNCH();
+  launch_kernel(kernels.kernel[index], grid, static_cast<unsigned>(32 * cut.warps),
+                static_cast<std::size_t>(cut.shared), stream, p);
 }
 
 void launch_tile_matmul(const DeviceTiles& w, const DeviceQuant& x, std::size_t rows, float* y, std::size_t y_stride,

@@ -16,6 +16,7 @@
 #pragma once
 
 #include "gpu/kernels/expert_jobs.h"
+#include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/quantize.cuh"
 #include "gpu/kernels/tile_kernel_table.h"
 #include "gpu/kernels/tile_types.cuh"
@@ -399,7 +400,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
   const auto blocks_of = [&](int segment) {
     return T::kBlockCols == 256 ? kSegmentBlocks : min(kSegmentBlocks, p.blocks - kSegmentBlocks * segment);
   };
-  const auto issue = [&](const Cursor& c, int stage) {
+  const auto issue_tile = [&](const Cursor& c, int stage) {
     const int first = kTogether * c.unit, segments = min(kTogether, p.segments - first);
     const int bytes = (segments - 1) * T::bytes(kSegmentBlocks) + T::bytes(blocks_of(first + segments - 1));
     const int matrix = p.fused ? c.slot >> 1 : 0, tile = p.fused ? tile0 + (c.slot & 1) : tile0 + c.slot;
@@ -409,7 +410,10 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
                                static_cast<std::size_t>(first) * T::bytes(kSegmentBlocks);
     std::uint8_t* to = ring + stage * p.stage_bytes;
     for (int i = 16 * lane; i < bytes; i += 16 * 32) copy16(to + i, from + i);
+  };
+  const auto issue_activations = [&](const Cursor& c) {
     if (c.slot != slot0) return;
+    const int first = kTogether * c.unit, segments = min(kTogether, p.segments - first);
     for (int i = 0; i < segments; ++i)
       Acts::issue(acts + (kTogether * c.buffer + i) * Acts::kBytes, p, {act_row, count}, first + i,
                   blocks_of(first + i), lane);
@@ -420,9 +424,16 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
   const bool deep = slots - slot0 > (kStages - 2) * p.groups;
   const int stages = deep ? p.stages : min(p.stages, 2);
   Cursor ahead{unit0, slot0, 0};
+  if (kEarlyStarts && p.jobs == nullptr) {
+    // Tiles are on their way before the activations are there. They count as part of the first group of copies.
+    Cursor tile = ahead;
+    for (int i = 0; i < stages && valid(tile); ++i, advance(tile)) issue_tile(tile, i);
+    begin_kernel();
+  }
   for (int i = 0; i < stages; ++i) {
     if (valid(ahead)) {
-      issue(ahead, i);
+      if (!kEarlyStarts || p.jobs != nullptr) issue_tile(ahead, i);
+      issue_activations(ahead);
       advance(ahead);
     }
     commit_copies();
@@ -449,7 +460,8 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
     }
     __syncwarp();
     if (valid(ahead)) {
-      issue(ahead, stage);
+      issue_tile(ahead, stage);
+      issue_activations(ahead);
       advance(ahead);
     }
     commit_copies();
@@ -497,6 +509,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
 
 template <class T, int V>
 __global__ void __launch_bounds__(kMaxTileThreads, 1) tile_product_kernel(const TileProduct p) {
+  if (p.jobs != nullptr) begin_kernel();  // the list says what to read; otherwise see run()
   __shared__ std::int32_t act_row[8], out_row[8];
   const std::uint8_t* blob = nullptr;
   int expert = 0, count = p.width, tile_group = static_cast<int>(blockIdx.x), first = 0;

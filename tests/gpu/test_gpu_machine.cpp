@@ -2,8 +2,10 @@
 // experts computed on both sides, a side that is stuck.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <limits>
+#include <thread>
 
 #include "cpu/cpu_ops.h"
 #include "gpu/card_slots.h"
@@ -119,6 +121,39 @@ TEST(GpuMachine, UploadsComeAfterTheZeros) {
     card.wait();
     ops->memory().read(back.data(), last, back.size());
     ASSERT_EQ(back, blob) << turn;
+  }
+}
+
+// What the host makes while the pass runs reaches every run of a recorded pass, and a host that fails leaves a machine
+// that goes on.
+TEST(GpuMachine, LateInputsReachTheRecordedPass) {
+  SKIP_WITHOUT_MACHINE();
+  const auto ops = make_model_machine(1);
+  const Staged<float> in(ops->memory(), 1000), out(ops->memory(), 1000);
+  const PassKey key{new_identity(), 0, 0, 1, 0, false};
+  const auto pass = [&](float value, bool fails) {
+    int calls = 0;
+    const auto make = [&] {
+      ++calls;
+      if (fails) fail_input("no rows today");
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));  // the card is there first
+      std::fill_n(in.host(), in.size(), value);
+    };
+    LateInput late;
+    late.emplace(make);
+    ops->run_pass(key, {}, late, [&] {
+      ops->await_late();
+      in.send(0, in.size());
+      ops->memory().copy(out.data(), in.data(), in.bytes());
+      out.fetch(0, out.size());
+    });
+    EXPECT_EQ(calls, 1);
+  };
+  for (int turn = 0; turn < 4; ++turn) {
+    const auto value = static_cast<float>(turn + 1);
+    pass(value, false);
+    EXPECT_EQ(std::vector<float>(out.host(), out.host() + out.size()), std::vector<float>(out.size(), value));
+    EXPECT_THROW(pass(9.0F, true), InputError);
   }
 }
 

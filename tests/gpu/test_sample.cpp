@@ -26,6 +26,7 @@ struct Choice {
 Choice on_card(const Floats& logits, float temperature, std::uint64_t seed, std::size_t position) {
   Choice choice;
   choice.tokens.resize(logits.rows());
+  const gpu::SampleNumbers numbers{seed, temperature, static_cast<std::int32_t>(position)};
   CardCall call;
   void* work = call.work(gpu::sample_bytes(logits.rows()));
   std::int32_t* tokens = call.changed(choice.tokens.data(), logits.rows());
@@ -33,7 +34,7 @@ Choice on_card(const Floats& logits, float temperature, std::uint64_t seed, std:
   if (temperature == 0.0F)
     gpu::arg_max(call.in(rows_of(logits)), tokens, bad, work, nullptr);
   else
-    gpu::sample(call.in(rows_of(logits)), temperature, seed, call.count(position), tokens, bad, work, nullptr);
+    gpu::sample(call.in(rows_of(logits)), call.values(&numbers, 1), tokens, bad, work, nullptr);
   call.finish();
   return choice;
 }
