@@ -9,9 +9,23 @@ namespace tandem {
 namespace {
 
 constexpr double kGiga = 1e9, kMicro = 1e-6;
+const std::vector<PlanModel::TypeShare> kNoTypes;
 
 double as_double(std::int64_t n) {
   return static_cast<double>(n);
+}
+
+// Seconds to read an expert of these types, each at `rate` or at what its type is limited to, times `cores`.
+double expert_seconds(double bytes, const std::vector<PlanModel::TypeShare>& types, double rate,
+                      const std::map<std::string, double>& limits, double cores) {
+  if (types.empty()) return bytes / rate;
+  double seconds = 0;
+  for (const PlanModel::TypeShare& part : types) {
+    const auto limit = limits.find(part.type);
+    const double most = limit == limits.end() ? rate : std::min(rate, limit->second * kGiga * cores);
+    seconds += bytes * part.share / most;
+  }
+  return seconds;
 }
 
 }  // namespace
@@ -120,6 +134,15 @@ CostModel::CostModel(const PlanInput& input)
   disk_rate_ = hardware.disk.large_read_gbps * kGiga;
   main_rate_ = crew_rate_;
   logits_rate_ = ram;
+  const auto units = [&](double rate, const std::map<std::string, double>& limits, double cores) {
+    std::vector<double> seconds;
+    for (std::size_t b = 0; b < input.model.expert_bytes.size(); ++b) {
+      const auto& types = b < input.model.expert_types.size() ? input.model.expert_types[b] : kNoTypes;
+      seconds.push_back(expert_seconds(as_double(input.model.expert_bytes[b]), types, rate, limits, cores));
+    }
+    return seconds;
+  };
+  if (crew_rate_ > 0) crew_unit_ = units(crew_rate_, hardware.cpu.expert_core_gbps, workers_);
   if (!input.card) return;
   if (!hardware.gpu || hardware.gpu->copy_gbps <= 0) {
     missing_ += missing_.empty() ? "GPU memory bandwidth" : " and GPU memory bandwidth";
@@ -128,8 +151,10 @@ CostModel::CostModel(const PlanInput& input)
   const Hardware::Gpu& gpu = *hardware.gpu;
   main_rate_ = gpu.copy_gbps * kGiga * gpu.efficiency;
   logits_rate_ = (gpu.pcie_from_card_gbps > 0 ? gpu.pcie_from_card_gbps : gpu.pcie_to_card_gbps) * kGiga;
-  handoff_ = gpu.handoff_us * kMicro;
-  node_ = gpu.kernel_us * kMicro;
+  handoff_ = (gpu.handoff_us + hardware.cpu.start_us) * kMicro;
+  kernel_ = gpu.kernel_us * kMicro;
+  kernel_row_ = gpu.row_us * kMicro;
+  card_unit_ = units(main_rate_, gpu.expert_gbps, 1.0);
 }
 
 double CostModel::met(int bank, int expert, int rows) const {
@@ -171,12 +196,12 @@ BankLoad CostModel::load(const ExpertPlacement& placement, int bank, int rows) c
 double CostModel::stage_seconds(int bank, const BankLoad& load) const {
   const double bytes = as_double(input_.model.expert_bytes[static_cast<std::size_t>(bank)]);
   const double disk =
-      load.disk_misses > 0 ? bytes * (load.disk_misses / disk_rate_ + load.disk_work / crew_rate_) : 0.0;
-  if (!input_.card) return bytes * load.work / crew_rate_ + disk;
+      load.disk_misses > 0 ? bytes * load.disk_misses / disk_rate_ + crew_seconds(bank) * load.disk_work : 0.0;
+  if (!input_.card) return crew_seconds(bank) * load.work + disk;
   const bool trunk = bank < input_.model.shape.layers;
   const double shared = trunk ? as_double(input_.model.shared_packed) / (main_rate_ * input_.model.shape.layers) : 0.0;
-  const double unit = load.misses > 0 ? bytes / crew_rate_ * (load.work / load.misses) : 0.0;
-  return expected_stage(shared + bytes * load.card / main_rate_, load.misses, unit, handoff_) + disk;
+  const double unit = load.misses > 0 ? crew_seconds(bank) * (load.work / load.misses) : 0.0;
+  return expected_stage(shared + card_seconds(bank) * load.card, load.misses, unit, handoff_) + disk;
 }
 
 double CostModel::attention_bytes(int rows) const {
@@ -208,16 +233,16 @@ RoundTime CostModel::round(const ExpertPlacement& placement, int drafts) const {
   RoundTime time;
   time.rows = 1 + drafts;
   const auto attention = static_cast<double>(std::count(s.is_gdn.begin(), s.is_gdn.end(), false));
-  const double nodes = (s.layers - attention) * kGdnLayerNodes + attention * kAttentionLayerNodes;
+  const double kernels = (s.layers - attention) * kGdnLayerKernels + attention * kAttentionLayerKernels;
   const std::int64_t overlapped = input_.card ? model.shared_packed : 0;  // runs in the expert stage
   time.dense = matrix_seconds(as_double(model.dense_packed - overlapped), time.rows) +
-               trunk_cache_bytes(time.rows) / main_rate_ + nodes * node_;
+               trunk_cache_bytes(time.rows) / main_rate_ + kernels * (kernel_ + kernel_row_ * drafts);
   time.head = matrix_seconds(as_double(model.head_packed), time.rows);
   const double logits = logits_rate_ > 0 ? as_double(s.vocab) * 4 / logits_rate_ : 0.0;
   time.sampling = time.rows * logits;
   if (drafts > 0) {
     time.draft = drafts * (matrix_seconds(as_double(model.draft_packed), 1) + attention_bytes(1) / main_rate_ +
-                           kDraftNodes * node_ + matrix_seconds(as_double(model.head_packed), 1) + logits);
+                           kDraftKernels * kernel_ + matrix_seconds(as_double(model.head_packed), 1) + logits);
   }
   for (int bank = 0; bank < banks_; ++bank) {
     const Use use = this->use(bank, drafts);
@@ -230,8 +255,8 @@ RoundTime CostModel::round(const ExpertPlacement& placement, int drafts) const {
       continue;
     }
     time.experts += seconds;
-    time.crew += bytes * load.work / crew_rate_;
-    if (load.disk_misses > 0) time.disk += bytes * (load.disk_misses / disk_rate_ + load.disk_work / crew_rate_);
+    time.crew += crew_seconds(bank) * load.work;
+    if (load.disk_misses > 0) time.disk += bytes * load.disk_misses / disk_rate_ + crew_seconds(bank) * load.disk_work;
     if (!input_.card) continue;
     time.card += stage_seconds(bank, BankLoad{.card = load.card});
     time.handoff += handoff_ * (1.0 - std::exp(-load.misses));

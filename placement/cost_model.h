@@ -20,10 +20,13 @@ inline constexpr int kPlannedDrafts = 4;
 // Drafts that the objective assumes when the policy leaves the depth open: what published systems run with.
 inline constexpr int kAssumedDrafts = 3;
 
-// Nodes of the card's graph per layer: one per operation that runtime/layer.cpp and runtime/moe.cpp ask for.
-inline constexpr int kGdnLayerNodes = 38;
-inline constexpr int kAttentionLayerNodes = 41;
-inline constexpr int kDraftNodes = kAttentionLayerNodes + 11;  // fusion and the draft mixer
+// Kernels of a layer that wait for each other, as gpu/ launches them; those of branches beside them are not counted.
+// GDN: two READs of three, products, what is before and after the delta rule, the delta rule, the product after it;
+// product and choice of the router, the two halves of the experts, their combination. Attention: products, input,
+// blocks of the indexer, choice of positions, three of attention, quantisation and product in place of the five.
+inline constexpr int kGdnLayerKernels = 16;
+inline constexpr int kAttentionLayerKernels = 20;
+inline constexpr int kDraftKernels = kAttentionLayerKernels + 9;  // fusion and the draft mixer
 
 // p [banks * experts]: the chance that a row uses an expert. p = used * share, capped at 1; what is cut off goes to the
 // others of the bank in proportion, so that every bank sums to `used` (or to the number of experts, if smaller).
@@ -58,6 +61,10 @@ class CostModel {
   double met(int bank, int expert, int rows) const;
   double work(int bank, int expert, int rows) const;
 
+  // Seconds of one expert of a bank on either side, one row, without what a list or a kernel costs to start.
+  // REQUIRES known().
+  double crew_seconds(int bank) const { return crew_unit_[static_cast<std::size_t>(bank)]; }
+  double card_seconds(int bank) const { return card_unit_[static_cast<std::size_t>(bank)]; }
   // Seconds of the expert stage of one bank. REQUIRES known().
   double stage_seconds(int bank, const BankLoad& load) const;
   // How often a round with `drafts` drafts runs a bank, and over how many rows each time: the trunk's once over
@@ -82,7 +89,8 @@ class CostModel {
   std::vector<double> p_;
   double main_rate_ = 0;  // bytes a second of the side that runs the dense part
   double crew_rate_ = 0, disk_rate_ = 0;
-  double handoff_ = 0, node_ = 0, logits_rate_ = 0;
+  std::vector<double> crew_unit_, card_unit_;  // [banks]
+  double handoff_ = 0, kernel_ = 0, kernel_row_ = 0, logits_rate_ = 0;
   std::string missing_;
 };
 

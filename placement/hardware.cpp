@@ -17,9 +17,17 @@ constexpr double kMostGbps = 1e5, kMostMicroseconds = 1e6;
 constexpr int kMostCores = 100000;
 const std::vector<std::string> kIsas{"avx2", "avxvnni", "avx512"};
 
+// Rates by block type. Types are not checked against those that exist: this layer knows none.
+void read_rates(const YamlMap& map, const char* name, std::map<std::string, double>& rates) {
+  const YamlValue* value = map.find(name);
+  if (value == nullptr) return;
+  if (value->kind() != YamlValue::Kind::kMap) value->fail("rates by block type", "write TYPE: GB/s, one a line");
+  for (const auto& [key, rate] : value->entries()) rates[key.text()] = rate.number(0.001, kMostGbps);
+}
+
 void read_cpu(const YamlValue& value, Hardware::Cpu& cpu) {
   const YamlMap map(value, {"model", "performance_cores", "efficiency_cores", "threads", "l3_groups", "numa_nodes",
-                            "isa", "expert_efficiency", "row_cost"});
+                            "isa", "expert_efficiency", "row_cost", "expert_core_gbps", "start_us"});
   map.need("performance_cores");
   map.read("model", cpu.model);
   map.read("performance_cores", cpu.performance_cores, 0, kMostCores);
@@ -36,6 +44,8 @@ void read_cpu(const YamlValue& value, Hardware::Cpu& cpu) {
   if (const YamlValue* isa = map.find("isa")) cpu.isa = kIsas[isa->word(kIsas)];
   map.read("expert_efficiency", cpu.expert_efficiency, 0.001, 1.0);
   map.read("row_cost", cpu.row_cost, 0.0, 1.0);
+  map.read("start_us", cpu.start_us, 0.0, kMostMicroseconds);
+  read_rates(map, "expert_core_gbps", cpu.expert_core_gbps);
 }
 
 void read_points(const YamlValue& value, std::map<int, double>& points) {
@@ -77,8 +87,9 @@ void check_arch(const YamlValue& value) {
 }
 
 Hardware::Gpu read_gpu(const YamlValue& value) {
-  const YamlMap map(value, {"model", "arch", "vram_total", "vram_free", "copy_gbps", "pcie_to_card_gbps",
-                            "pcie_from_card_gbps", "handoff_us", "kernel_us", "efficiency", "int8_tops"});
+  const YamlMap map(
+      value, {"model", "arch", "vram_total", "vram_free", "copy_gbps", "pcie_to_card_gbps", "pcie_from_card_gbps",
+              "handoff_us", "kernel_us", "row_us", "efficiency", "expert_gbps", "int8_tops"});
   Hardware::Gpu gpu;
   gpu.model = map.need("model").text();
   check_arch(map.need("arch"));
@@ -94,7 +105,9 @@ Hardware::Gpu read_gpu(const YamlValue& value) {
   map.read("pcie_from_card_gbps", gpu.pcie_from_card_gbps, 0.001, kMostGbps);
   map.read("handoff_us", gpu.handoff_us, 0.0, kMostMicroseconds);
   map.read("kernel_us", gpu.kernel_us, 0.0, kMostMicroseconds);
+  map.read("row_us", gpu.row_us, 0.0, kMostMicroseconds);
   map.read("efficiency", gpu.efficiency, 0.001, 1.0);
+  read_rates(map, "expert_gbps", gpu.expert_gbps);
   map.read("int8_tops", gpu.int8_tops, 0.0, 1e6);
   return gpu;
 }
@@ -119,6 +132,13 @@ class Writer {
   void number(const char* key, T value) {
     out_ << YAML::Key << key << YAML::Value << fmt::format("{}", value);
   }
+  // Nothing where there are none.
+  void rates(const char* key, const std::map<std::string, double>& rates) {
+    if (rates.empty()) return;
+    open(key);
+    for (const auto& [type, rate] : rates) number(type.c_str(), rate);
+    close();
+  }
   void bytes(const char* key, std::int64_t value) { number(key, exact_bytes(value)); }
   YAML::Emitter& out() { return out_; }
 
@@ -137,7 +157,9 @@ void write_gpu(Writer& w, const Hardware::Gpu& gpu) {
   w.number("pcie_from_card_gbps", gpu.pcie_from_card_gbps);
   w.number("handoff_us", gpu.handoff_us);
   w.number("kernel_us", gpu.kernel_us);
+  w.number("row_us", gpu.row_us);
   w.number("efficiency", gpu.efficiency);
+  w.rates("expert_gbps", gpu.expert_gbps);
   w.number("int8_tops", gpu.int8_tops);
   w.close();
 }
@@ -184,6 +206,8 @@ std::string hardware_yaml(const Hardware& hardware) {
   w.text("isa", cpu.isa);
   w.number("expert_efficiency", cpu.expert_efficiency);
   w.number("row_cost", cpu.row_cost);
+  w.rates("expert_core_gbps", cpu.expert_core_gbps);
+  w.number("start_us", cpu.start_us);
   w.close();
   const Hardware::Ram& ram = hardware.ram;
   w.open("ram");

@@ -23,6 +23,10 @@ struct Hardware {
     // Fraction of the read bandwidth that expert kernels reach at 1 row, and the gain in time per further row.
     double expert_efficiency = 0.85;
     double row_cost = 0.15;  // seconds of a row more, as a fraction of the first row's
+    // GB/s that one core reads of experts of a block type where its arithmetic is the limit; a type that is not here is
+    // limited by memory alone.
+    std::map<std::string, double> expert_core_gbps;
+    double start_us = 15;  // to hand out a list of experts and to collect it, whatever its length
   } cpu;
   struct Ram {
     std::int64_t total = 0, available = 0;
@@ -40,12 +44,15 @@ struct Hardware {
     std::int64_t vram_total = 0, vram_free = 0;
     double copy_gbps = 0;  // device memory: bytes read, measured
     double pcie_to_card_gbps = 0, pcie_from_card_gbps = 0;
-    // Measured on the H200 machine (configs/hardware/h200-16core.yaml): flag round trip, node of an empty graph.
-    double handoff_us = 1.78;  // one exchange of sequence numbers, there and back
-    double kernel_us = 0.74;   // fixed cost of one node of a graph
-    double efficiency = 0.8;   // of copy_gbps that the product kernels reach
-    double int8_tops = 0;      // dense int8 tensor operations, 1e12 a second; 0: not known
-    std::string used_by;       // the programs that hold the rest, for messages; not in files
+    // Measured on the H200 machine (configs/hardware/h200-16core.yaml).
+    double handoff_us = 20;   // a meeting with the crew beside the crew's work: rows there, results back
+    double kernel_us = 3.4;   // fixed cost of one kernel of a chain in which each waits for the one before
+    double row_us = 0.7;      // the same, of each row more
+    double efficiency = 0.8;  // of copy_gbps that the product kernels reach
+    // GB/s of expert weights by block type where the card's arithmetic is the limit; others reach the efficiency.
+    std::map<std::string, double> expert_gbps;
+    double int8_tops = 0;  // dense int8 tensor operations, 1e12 a second; 0: not known
+    std::string used_by;   // the programs that hold the rest, for messages; not in files
   };
   std::optional<Gpu> gpu;
 

@@ -33,6 +33,12 @@ struct PlanModel {
   ModelShape shape;
   WeightBytes weights;
   std::vector<std::int64_t> expert_bytes;  // one packed expert of each bank (its blob); size = number of banks
+  // The block types of its matrices with their shares of its bytes; may be empty.
+  struct TypeShare {
+    std::string type;
+    double share = 0;
+  };
+  std::vector<std::vector<TypeShare>> expert_types;  // [banks]
   // Matrices as packed, and all other weights as they are in the file:
   std::int64_t dense_packed = 0;   // trunk without routed experts and head
   std::int64_t shared_packed = 0;  // of it, the shared experts

@@ -125,6 +125,7 @@ std::string doctor_json(const DoctorReport& r) {
            {"pcie_from_card_gbps", g.pcie_from_card_gbps},
            {"handoff_us", g.handoff_us},
            {"kernel_us", g.kernel_us},
+           {"row_us", g.row_us},
            {"efficiency", g.efficiency},
            {"int8_tops", g.int8_tops}};
   }

@@ -157,12 +157,15 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
     warnings_.push_back("--slots-file has no effect: no expert is on a card. Fix: --slots N, or leave it out");
 }
 
-std::string Engine::card_memory_note() const {
+std::string Engine::card_memory_note(std::int64_t sequences) const {
   constexpr std::int64_t kSlack = std::int64_t{64} << 20;  // what a plan may be wrong by
   if (ops_->card_bytes() == 0 || !options_.plan) return {};
-  const auto used = static_cast<std::int64_t>(ops_->card_bytes());
-  return fmt::format("card memory: {} planned, {} in use{}", format_bytes(plan_.plan.vram_used), format_bytes(used),
-                     used > plan_.plan.vram_used + kSlack ? " (MORE than planned: please report this)" : "");
+  const std::int64_t more = (sequences - 1) * state_bytes(model_.shape, plan_.input.state).total();
+  const std::int64_t planned = plan_.plan.vram_used + more, used = static_cast<std::int64_t>(ops_->card_bytes());
+  return fmt::format("card memory: {} planned{}, {} {} in use{}", format_bytes(planned),
+                     sequences > 1 ? fmt::format(" with {} conversations", sequences) : "",
+                     format_bytes(std::abs(used - planned)), used < planned ? "less" : "more",
+                     used > planned + kSlack ? " (more than a plan may be wrong by: please report this)" : "");
 }
 
 DraftSettings Engine::drafting() const {

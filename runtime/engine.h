@@ -43,6 +43,7 @@ struct EngineOptions {
   std::string device = "auto";      // auto, cpu, cuda:N
   int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
   bool graphs = true;               // the card runs recorded passes
+  bool zero_copy = true;            // the card may read missed experts from RAM
   bool verify_experts = false;      // the CPU computes one expert a layer again
   std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
   std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
@@ -92,7 +93,7 @@ class Engine {
   DraftSettings drafting() const;  // by flags and policy
   // Bytes of the card in use beside those planned, as a line for a report; empty without a card. To be asked when the
   // sequences have been made.
-  std::string card_memory_note() const;
+  std::string card_memory_note(std::int64_t sequences = 1) const;
   const Policy::Lossy& lossy() const { return policy_.lossy; }  // by flags and policy; says so in warnings()
   SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}, ops_->memory()); }
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once

@@ -76,7 +76,13 @@ PlanModel plan_model(const Model& model, std::int64_t prefill_rows) {
   const std::vector<SortedTensor> tensors = bound_tensors(model);
   plan.weights = weight_bytes(tensors);
   for (const SortedTensor& entry : tensors) add_packed(entry, plan);
-  for_each_bank(model, [&](const ExpertBank& bank) { plan.expert_bytes.push_back(blob_bytes(bank)); });
+  for_each_bank(model, [&](const ExpertBank& bank) {
+    plan.expert_bytes.push_back(blob_bytes(bank));
+    const auto all = static_cast<double>(bank.gate.bytes() + bank.up.bytes() + bank.down.bytes());
+    auto& types = plan.expert_types.emplace_back();
+    for (const WeightView* view : {&bank.gate, &bank.up, &bank.down})
+      types.push_back({std::string(dtype_name(view->type)), static_cast<double>(view->bytes()) / all});
+  });
   const auto window = static_cast<std::int64_t>(kMaxWindow);
   plan.workspace = workspace_bytes(model.shape, std::max(prefill_rows, window), model.shape.max_positions, window);
   return plan;

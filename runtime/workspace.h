@@ -87,7 +87,7 @@ struct Workspace {
   // head
   StagedBuffer logits;          // [w, vocab], grown on demand by reserve_logits
   Staged<std::int32_t> chosen;  // [kMaxWindow] tokens that the machine has chosen
-  Buffer concat;        // [w * streams, 2 d], MTP fusion only
+  Buffer concat;                // [w * streams, 2 d], MTP fusion only
 
   void reserve_logits(std::size_t rows, std::size_t vocab);
   std::size_t bytes() const;  // of all of it, as it is now

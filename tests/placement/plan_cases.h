@@ -29,6 +29,7 @@ inline Hardware test_machine() {
   hardware.cpu.performance_cores = 8;
   hardware.cpu.expert_efficiency = 0.8;
   hardware.cpu.row_cost = 0.2;
+  hardware.cpu.start_us = 0;  // with larger hand-offs curves are not convex, and a plan is best but for a little
   hardware.ram.total = 64 * kGiB;
   hardware.ram.available = 60 * kGiB;
   hardware.ram.read_gbps = {{1, 12.0}, {8, 50.0}};
@@ -40,6 +41,7 @@ inline Hardware test_machine() {
   gpu.pcie_to_card_gbps = gpu.pcie_from_card_gbps = 25;
   gpu.handoff_us = 2;
   gpu.kernel_us = 1;
+  gpu.row_us = 0.25;
   gpu.efficiency = 0.8;
   hardware.gpu = gpu;
   return hardware;

@@ -95,6 +95,7 @@ TEST(CostModel, WorkersOfTheCrew) {
 // A round of w rows, written out from docs/placement.md.
 TEST(CostModel, ARoundTermByTerm) {
   PlanInput input = real_input();
+  input.hardware.cpu.start_us = 3;
   ExpertPlacement placement = all_in_ram(49, 512);
   for (int b = 0; b < 49; ++b)
     for (int e = 0; e < 512; ++e)
@@ -118,7 +119,7 @@ TEST(CostModel, ARoundTermByTerm) {
       }
     }
     const double card = (shared + hit * blob) / card_rate;
-    const double both = expected_stage(card, miss, blob * work / miss / crew_rate, 2e-6);
+    const double both = expected_stage(card, miss, blob * work / miss / crew_rate, 5e-6);
     *wait += both - card;
     *crew += blob * work / crew_rate;
     return both + blob * disk / disk_rate + blob * disk_work / crew_rate;
@@ -129,10 +130,11 @@ TEST(CostModel, ARoundTermByTerm) {
     double experts = 0, wait = 0, crew = 0, ignored = 0;
     for (int b = 0; b < 48; ++b) experts += stage(b, w, 250e6 / 48, &wait, &crew);
     const double kv = 2052.0 * 2 * 2 * 256 * 2, pooled = 8192.0 * 128 * 4;
-    const double dense = (3750e6 + 12 * (w * kv + pooled) + 2 * 113246208.0) / card_rate + (36 * 38 + 12 * 41) * 1e-6;
+    const double dense = (3750e6 + 12 * (w * kv + pooled) + 2 * 113246208.0) / card_rate +
+                         (36 * 16 + 12 * 20) * (1 + 0.25 * drafts) * 1e-6;
     const double logits = 248320 * 4 / 25e9;
     const double draft =
-        drafts * (stage(48, 1, 0, &ignored, &ignored) + (80e6 + 520e6 + kv + pooled) / card_rate + 52e-6 + logits);
+        drafts * (stage(48, 1, 0, &ignored, &ignored) + (80e6 + 520e6 + kv + pooled) / card_rate + 29e-6 + logits);
     EXPECT_EQ(time.rows, w);
     EXPECT_NEAR(time.experts, experts, 1e-9);
     EXPECT_NEAR(time.wait, wait, 1e-9);
@@ -166,6 +168,24 @@ TEST(CostModel, ARoundOfTheCpuAlone) {
   EXPECT_EQ(time.wait + time.card + time.handoff, 0.0);
   for (int e = 0; e < 512; e += 2) placement.at(5, e) = Place::kCard;
   EXPECT_NEAR(costs.round(placement, 1).total, time.total, 1e-12);
+}
+
+// A type whose arithmetic is the limit is read at its own rate, by each side; the others at the rate of the memory.
+TEST(CostModel, TypesHaveTheirOwnRates) {
+  PlanInput input = real_input();
+  input.model.expert_types.assign(49, {{"SLOW", 0.6}, {"FAST", 0.3}, {"UNKNOWN", 0.1}});
+  input.hardware.cpu.expert_core_gbps = {{"SLOW", 2.0}, {"FAST", 100.0}};  // 8 cores: 16 GB/s; the RAM gives 50 * 0.8
+  input.hardware.gpu->expert_gbps = {{"SLOW", 300.0}, {"FAST", 5000.0}};   // the memory gives 900 * 0.8
+  input.hardware.cpu.start_us = 3;
+  const double blob = 1900 * 1024;
+  const CostModel costs(input);
+  EXPECT_NEAR(costs.crew_seconds(0), blob * (0.6 / 16e9 + 0.4 / 40e9), 1e-12);
+  EXPECT_NEAR(costs.card_seconds(0), blob * (0.6 / 300e9 + 0.4 / 720e9), 1e-12);
+  const BankLoad hits{.card = 5};
+  EXPECT_NEAR(costs.stage_seconds(0, hits), 250e6 / 48 / 720e9 + 5 * costs.card_seconds(0), 1e-12);
+  // And the crew: so many misses that it is the later one in any case.
+  const BankLoad misses{.card = 5, .misses = 600, .work = 660};
+  EXPECT_NEAR(costs.stage_seconds(0, misses), 660 * costs.crew_seconds(0) + 5e-6, 1e-9);
 }
 
 TEST(CostModel, SaysWhatIsMissing) {

@@ -33,7 +33,8 @@ Hardware full() {
   Hardware h;
   h.name = "a machine: of mine";
   h.source = "measured # 2026-11-29\nsecond line \"quoted\" \xC3\xA9";
-  h.cpu = {"AMD Ryzen 9 5900X, 12-Core", 12, 4, 28, 2, 3, "avx512", 0.625, 0.1};
+  h.cpu = {"AMD Ryzen 9 5900X, 12-Core",       12,  4, 28, 2, 3, "avx512", 0.625, 0.1,
+           {{"IQ3_XXS", 4.5}, {"Q4_K", 7.25}}, 11.5};
   h.ram.total = 64 * kGiB - 4097;
   h.ram.available = 48 * kMiB + kKiB;
   h.ram.read_gbps = {{1, 13.5}, {2, 23.0}, {16, 1.0 / 3.0}};
@@ -41,7 +42,8 @@ Hardware full() {
   h.ram.huge_pages = true;
   h.disk = {412.5, 3.25};
   h.gpu = Hardware::Gpu{
-      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.77, 284, {}};
+      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.35, 0.77,
+      {{"IQ3_S", 812.5}},        284,     {}};
   return h;
 }
 
@@ -64,6 +66,8 @@ void expect_equal(const Hardware& a, const Hardware& b) {
   EXPECT_EQ(a.ram.huge_pages, b.ram.huge_pages);
   EXPECT_EQ(a.disk.random_read_mbps, b.disk.random_read_mbps);
   EXPECT_EQ(a.disk.large_read_gbps, b.disk.large_read_gbps);
+  EXPECT_EQ(a.cpu.expert_core_gbps, b.cpu.expert_core_gbps);
+  EXPECT_EQ(a.cpu.start_us, b.cpu.start_us);
   ASSERT_EQ(a.gpu.has_value(), b.gpu.has_value());
   if (!a.gpu) return;
   EXPECT_EQ(a.gpu->model, b.gpu->model);
@@ -75,7 +79,9 @@ void expect_equal(const Hardware& a, const Hardware& b) {
   EXPECT_EQ(a.gpu->pcie_from_card_gbps, b.gpu->pcie_from_card_gbps);
   EXPECT_EQ(a.gpu->handoff_us, b.gpu->handoff_us);
   EXPECT_EQ(a.gpu->kernel_us, b.gpu->kernel_us);
+  EXPECT_EQ(a.gpu->row_us, b.gpu->row_us);
   EXPECT_EQ(a.gpu->efficiency, b.gpu->efficiency);
+  EXPECT_EQ(a.gpu->expert_gbps, b.gpu->expert_gbps);
   EXPECT_EQ(a.gpu->int8_tops, b.gpu->int8_tops);
 }
 
