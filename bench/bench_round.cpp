@@ -29,7 +29,7 @@ struct Options {
   std::size_t workers = 0, passes = 40, prompt = 64;
   std::vector<std::size_t> widths{1, 4};
   std::vector<double> residency{1.0};
-  bool stages = false, graphs = true, early = true, zero_copy = true;
+  bool stages = false, graphs = true, early = true;
 };
 
 void add_flags(CLI::App& app, Options& options) {
@@ -48,7 +48,6 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_flag("--stages", options.stages, "a table of the stages on the card, from passes of their own");
   app.add_flag("--no-graphs{false}", options.graphs, "launch every operation anew");
   app.add_flag("--no-early-starts{false}", options.early, "every kernel waits for the end of the one before");
-  app.add_flag("--no-zero-copy{false}", options.zero_copy, "the crew computes all misses");
   app.add_option("--csv", options.csv, "append the figures to this file");
   app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
@@ -111,7 +110,7 @@ int run(int argc, char** argv) {
   if (options.workers == 0) options.workers = machine.cpus.size();
   CsvFile csv(options.csv, machine,
               {"model", "workers", "residency", "w", "ms_median", "ms_p95", "card_mb", "crew_mb", "misses", "crew_ms",
-               "card_gbs", "crew_gbs", "bound_ms", "over_bound", "predicted_ms", "hit_rate", "in_place"});
+               "card_gbs", "crew_gbs", "bound_ms", "over_bound", "predicted_ms", "hit_rate"});
   write_stderr(busy_warning(machine));
 
   std::string why_not;
@@ -146,7 +145,6 @@ int run(int argc, char** argv) {
     gpu.device = options.device;
     gpu.graphs = options.graphs;
     gpu.early_starts = options.early;
-    gpu.zero_copy = options.zero_copy;
     gpu.crew = crew;
     gpu.parallel = [crew](std::size_t n, const std::function<void(std::size_t)>& body) { crew->crew().loop(n, body); };
     const std::unique_ptr<Ops> ops = make_gpu_ops(gpu, &why_not);
@@ -171,10 +169,7 @@ int run(int argc, char** argv) {
       const ExpertCounts counts = pipeline.experts()->stats().decode - before;
       const auto rounds = static_cast<double>(std::max<std::uint64_t>(1, counts.rounds));
       const double hit_bytes = static_cast<double>(counts.hit_bytes) / rounds;
-      const double in_place =
-          counts.misses == 0 ? 0.0 : static_cast<double>(counts.in_place) / static_cast<double>(counts.misses);
-      const double crew_bytes =
-          static_cast<double>(counts.bytes) / rounds - hit_bytes;  // of RAM, those read in place too
+      const double crew_bytes = static_cast<double>(counts.bytes) / rounds - hit_bytes;
       const double card_bytes = static_cast<double>(bytes.dense + bytes.head) + hit_bytes;
       const double bound = std::max(card_bytes / card_roof, crew_bytes / crew_roof);
       ForcedText(pipeline, options.prompt, width, options.passes).run([&] { ops->time_stages(true); });
@@ -184,12 +179,13 @@ int run(int argc, char** argv) {
       for (const Ops::StageTime& stage : stages)
         if (stage.stage.starts_with("crew")) crew_ms = stage.seconds / passes * 1e3;
       const double guess = predicted(model, hardware, options.census, *load.placement, width) * 1e3;
-      write_stdout(fmt::format(
-          "  w {:2}: {:7.3f} ms (p95 {:.3f}); card {:.0f} MB, RAM {:.0f} MB ({:.1f} misses, {:.0f} % of them in "
-          "place; hit rate {:.3f}; crew computing {:.2f} ms); bound {:.3f} ms, {:.2f} times it; predicted {:.3f} ms\n",
-          width, summary.median * 1e3, summary.p95 * 1e3, card_bytes / 1e6, crew_bytes / 1e6,
-          static_cast<double>(counts.misses) / rounds, 100 * in_place, counts.hit_rate(), crew_ms, bound * 1e3,
-          summary.median / bound, guess));
+      write_stdout(
+          fmt::format("  w {:2}: {:7.3f} ms (p95 {:.3f}); card {:.0f} MB, crew {:.0f} MB ({:.1f} misses, hit rate "
+                      "{:.3f}, computing "
+                      "{:.2f} ms); bound {:.3f} ms, {:.2f} times it; predicted {:.3f} ms\n",
+                      width, summary.median * 1e3, summary.p95 * 1e3, card_bytes / 1e6, crew_bytes / 1e6,
+                      static_cast<double>(counts.misses) / rounds, counts.hit_rate(), crew_ms, bound * 1e3,
+                      summary.median / bound, guess));
       if (options.stages)
         for (const Ops::StageTime& stage : stages)
           write_stdout(fmt::format("        {:24} {:8.4f} ms a pass, {:6.2f} us each\n", stage.stage,
@@ -201,8 +197,7 @@ int run(int argc, char** argv) {
                fmt::format("{:.2f}", static_cast<double>(counts.misses) / rounds), fmt::format("{:.3f}", crew_ms),
                fmt::format("{:.1f}", card_roof / 1e9), fmt::format("{:.1f}", crew_roof / 1e9),
                fmt::format("{:.4f}", bound * 1e3), fmt::format("{:.3f}", summary.median / bound),
-               fmt::format("{:.4f}", guess), fmt::format("{:.4f}", counts.hit_rate()),
-               fmt::format("{:.3f}", in_place)});
+               fmt::format("{:.4f}", guess), fmt::format("{:.4f}", counts.hit_rate())});
     }
   }
   return 0;

@@ -59,7 +59,7 @@ void CardSlots::download(std::uint8_t* to, const std::uint8_t* from, std::size_t
 }
 
 std::string CardSlots::pin(std::uint8_t* ram, std::size_t bytes) {
-  if (cudaHostRegister(ram, bytes, cudaHostRegisterPortable | cudaHostRegisterMapped) == cudaSuccess) return {};
+  if (cudaHostRegister(ram, bytes, cudaHostRegisterPortable) == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());
   return fmt::format(
       "{} of experts in RAM could not be locked for the card, so the CPU waits for every copy of an expert that moves. "

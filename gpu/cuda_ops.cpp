@@ -57,7 +57,6 @@ CudaOps::CudaOps(const GpuOptions& options)
       handoff_(memory_),
       numbers_(memory_, 1),
       flags_(memory_, kFlags),
-      zero_copy_(options.zero_copy),
       records_(stream_, options.device) {
   CHECK(crew_ != nullptr && parallel_);
   cudaDeviceProp properties;
@@ -76,10 +75,7 @@ CudaOps::~CudaOps() {
 }
 
 std::string CudaOps::describe() const {
-  const std::string zero_copy =
-      share_.on() ? fmt::format(", {:.0f} us to read an expert from RAM", share_.card() * 1e6) : "";
-  return fmt::format("{} (cuda:{}{}){}, with {}", name_, device_, zero_copy, graphs_ ? "" : ", no graphs",
-                     crew_->describe());
+  return fmt::format("{} (cuda:{}){}, with {}", name_, device_, graphs_ ? "" : ", no graphs", crew_->describe());
 }
 std::vector<std::string> CudaOps::warnings() const {
   return crew_->warnings();
@@ -101,7 +97,6 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     if (options.progress) options.progress(done, total + expert_bytes);
   });
   const ModelShape& shape = model.shape;
-  std::shared_ptr<Experts> fresh;
   if (!store) {
     LoadOptions with_dense = options;
     if (options.progress)
@@ -110,7 +105,7 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
       };
     store = std::make_shared<ExpertStore>(model, with_dense, &card_, parallel_);
     card_.wait();  // the last uploads
-    const auto experts = fresh = std::make_shared<Experts>();
+    auto experts = std::make_shared<Experts>();
     experts->store = store;
     experts->experts = shape.experts;
     experts->slots = Staged<const std::uint8_t*>(memory_, keys.size() * static_cast<std::size_t>(shape.experts));
@@ -128,13 +123,8 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     expert_scratch_ = make_expert_scratch(expert_memory_.data(), kMaxPairs, ff);
     ffn_memory_ = {memory_, expert_scratch_bytes(kMaxPairs, ff)};
     ffn_scratch_ = make_expert_scratch(ffn_memory_.data(), kMaxPairs, ff);
-    ram_jobs_memory_ = {memory_, kMaxPairs * sizeof(ExpertJob) + sizeof(std::int32_t)};
-    ram_scratch_ = expert_scratch_;  // its pairs are others than those of the hits
-    ram_scratch_.jobs = reinterpret_cast<ExpertJob*>(ram_jobs_memory_.data());
-    ram_scratch_.job_count = reinterpret_cast<std::int32_t*>(ram_jobs_memory_.data() + kMaxPairs * sizeof(ExpertJob));
     forget_records();
   }
-  if (fresh && zero_copy_) prepare_zero_copy(*store, *fresh);
   reserve_hc(static_cast<std::size_t>(shape.wide()), static_cast<std::size_t>(shape.hc_rank));
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   meeting_room_ = {std::max(meeting_room_.used, used), std::max(meeting_room_.hidden, hidden),
@@ -178,7 +168,6 @@ std::int32_t* CudaOps::next_flag() {
 void CudaOps::launch(FunctionRef<void()> body) {
   now_ = {};
   listed_ = nullptr;
-  ram_listed_ = false;
   crew_rows_ = {};
   sides_.forget();  // of a pass that failed
   quantized_ = {};
@@ -207,26 +196,21 @@ void CudaOps::refresh_slots() {
     experts.moves = store->moves();
     experts.all_on_card = true;
     const std::uint8_t** table = experts.slots.host();
-    const std::uint8_t** ram = experts.ram.size() > 0 ? experts.ram.host() : nullptr;
     for (int b = 0; b < store->banks(); ++b)
       for (int e = 0; e < experts.experts; ++e) {
         const bool here = store->on_card(b, e);
         experts.all_on_card = experts.all_on_card && here;
         *table++ = here ? store->blob(b, e) : nullptr;
-        if (ram != nullptr) *ram++ = here ? nullptr : store->blob(b, e);
       }
     experts.slots.send(0, experts.slots.size());
-    experts.ram.send(0, experts.ram.size());
   }
 }
 
 void CudaOps::serve(const Handoff::Meeting& meeting) {
   const Span span("crew");
-  const Handoff::Served served = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_);
-  if (served.experts == 0) return;
-  crew_seconds_ += served.seconds;
-  ++crew_meetings_;
-  if (share_.on() && meeting.rows <= kMaxWindow) share_.crew_took(meeting.rows, served.experts, served.seconds);
+  const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_);
+  crew_seconds_ += seconds;
+  crew_meetings_ += seconds > 0 ? 1 : 0;
 }
 
 // The host's half of a pass has failed: the card, which may stand at a meeting, gets on, and its numbers are not used
@@ -260,7 +244,6 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   on_card.pending = numbers.pending;
   on_card.first_meeting = next_meeting_;
   on_card.late = next_late_;
-  if (share_.on() && key.rows <= kMaxWindow) on_card.take = share_.table(key.rows);
   on_card.choice = {numbers.choice.seed, numbers.choice.temperature, numbers.choice_position};
   for (std::size_t g = 0; g < kRowGroups; ++g)
     on_card.positions[g] = numbers.position + static_cast<std::int32_t>(g * kRowGroup);
@@ -280,7 +263,6 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
     CUDA_CHECK(cudaStreamSynchronize(stream_));
     if (clock_) clock_->add(now_.marks);
     if (check_) check_->compare(now_.samples, *crew_);
-    settle_logs(now_.logs);
     return bad_value(now_.flags);
   }
   if (!records_.has(key)) {
@@ -322,7 +304,6 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   CUDA_CHECK(cudaStreamSynchronize(stream_));
   if (clock_) clock_->add(pass.marks);
   if (check_) check_->compare(pass.samples, *crew_);
-  settle_logs(pass.logs);
   return bad_value(pass.flags);
 }
 
@@ -428,15 +409,6 @@ std::int64_t CudaOps::route_split(ConstRows logits, const RoutePlan& plan, Route
   args.hit = plan.hits.expert;
   args.miss = plan.misses.expert;
   args.log = plan.log;
-  // Gate and up of different types go through one buffer for all pairs of a pass.
-  ram_listed_ = !ref.experts->all_on_card && ref.ram() != nullptr && plan.bank->gate.type == plan.bank->up.type;
-  if (ram_listed_) {
-    args.ram = ref.ram();
-    args.take = &numbers_.data()->take;
-    args.ram_jobs = ram_scratch_.jobs;
-    args.ram_job_count = ram_scratch_.job_count;
-    now_.logs.push_back({&ref, plan.log, pairs});
-  }
   args.jobs = expert_scratch_.jobs;
   args.job_count = expert_scratch_.job_count;
   args.bad_pair = expert_scratch_.bad;
@@ -452,15 +424,10 @@ void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Act
         bank.gate.name);
   ExpertScales scales;
   scales.gate_all = bank.gate.scale, scales.up_all = bank.up.scale, scales.down_all = bank.down.scale;
-  const bool listed = std::exchange(listed_, nullptr) == routes.expert;
-  const auto launch_list = [&](const ExpertScratch& scratch, DeviceStream stream) {
-    launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},
-                      {a.q.q, a.q.d, a.q.s}, y.data, y.stride, scratch, stream, TileRoute::kAuto, listed);
-  };
-  // Those in RAM wait for PCIe, so they run beside the others: in one list with them they held them up.
-  if (listed && std::exchange(ram_listed_, false)) launch_list(ram_scratch_, sides_.fork(kRam));
-  launch_list(expert_scratch_, stream_);
-  sides_.join(kRam);
+  launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},
+                    {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_, TileRoute::kAuto,
+                    listed_ == routes.expert);
+  listed_ = nullptr;
   if (check_) now_.samples.push_back(check_->take(bank, layer_, routes, a.q, y));
 }
 

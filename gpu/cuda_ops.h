@@ -22,7 +22,6 @@
 #include "gpu/pass_graphs.h"
 #include "gpu/side_streams.h"
 #include "gpu/stage_clock.h"
-#include "gpu/zero_copy.h"
 
 namespace tandem {
 
@@ -96,21 +95,19 @@ class CudaOps : public Ops {
 
  private:
   // Streams beside the main one, by what they are for.
-  enum Side : std::size_t { kFfn, kCrew, kProducts, kRam };
+  enum Side : std::size_t { kFfn, kCrew, kProducts };
   // Numbers of the pass on the card. positions[g] is that of row g * kRowGroup.
   static constexpr std::size_t kRowGroup = 16, kRowGroups = 512, kFlags = 2048;
   struct Numbers {
     gpu::SampleNumbers choice;
-    gpu::TakeTable take;
     std::int32_t replay, pending;
     std::uint32_t first_meeting, late;
     std::int32_t positions[kRowGroups];
   };
-  // A loaded model's experts, with the addresses of those on the card, and of those in RAM, [banks * experts], as
-  // kernels read them. No `ram`: the card cannot read it.
+  // A loaded model's experts, with the addresses of those on the card, [banks * experts], as kernels read them.
   struct Experts {
     std::weak_ptr<ExpertStore> store;
-    Staged<const std::uint8_t*> slots, ram;
+    Staged<const std::uint8_t*> slots;
     std::uint64_t moves = 0;
     int experts = 0;
     bool all_on_card = false;
@@ -121,10 +118,6 @@ class CudaOps : public Ops {
     std::shared_ptr<ExpertStore> store() const { return experts->store.lock(); }
     const std::uint8_t* const* slots() const {
       return experts->slots.data() + static_cast<std::size_t>(bank) * static_cast<std::size_t>(experts->experts);
-    }
-    const std::uint8_t* const* ram() const {
-      if (experts->ram.size() == 0) return nullptr;
-      return experts->ram.data() + static_cast<std::size_t>(bank) * static_cast<std::size_t>(experts->experts);
     }
   };
   // A place that may find a value that is no number; and a meeting with the crew. Listed while a pass is launched.
@@ -142,18 +135,11 @@ class CudaOps : public Ops {
     const std::int8_t* q = nullptr;
     std::size_t rows = 0, cols = 0, flag = 0;
   };
-  // Routes of a layer as the card has written them to host memory.
-  struct RouteLog {
-    const BankRef* bank;
-    std::int32_t* ids;
-    std::size_t count;
-  };
   struct Recorded {
     std::vector<StageClock::Mark> marks;
     std::vector<Flag> flags;
     std::vector<Handoff::Meeting> meetings;
     std::vector<ExpertCheck::Sample> samples;
-    std::vector<RouteLog> logs;
     bool waits_for_late = false;
   };
 
@@ -170,8 +156,6 @@ class CudaOps : public Ops {
   std::optional<BadValue> bad_value(const std::vector<Flag>& flags) const;
   void serve(const Handoff::Meeting& meeting);
   void let_pass_end();
-  void prepare_zero_copy(const ExpertStore& store, Experts& experts);
-  void settle_logs(const std::vector<RouteLog>& logs);
 
   int device_;
   std::string name_;
@@ -187,12 +171,9 @@ class CudaOps : public Ops {
   std::unordered_map<const std::uint8_t*, BankRef> banks_;  // by the address of a bank's first gate matrix
   Staged<Numbers> numbers_;
   Staged<std::int32_t> flags_;
-  Array<std::uint8_t> expert_memory_, ffn_memory_, ram_jobs_memory_;
+  Array<std::uint8_t> expert_memory_, ffn_memory_;
   ExpertScratch expert_scratch_, ffn_scratch_;  // of the experts; of an FFN that runs beside them
   const std::int32_t* listed_ = nullptr;        // the hits whose jobs expert_scratch_ holds
-  // The same work memory with the jobs of experts that are read from RAM; whether the layer's list may have some.
-  ExpertScratch ram_scratch_;
-  bool ram_listed_ = false;
   std::vector<Array<std::uint8_t>> scratches_;  // the last one is the largest; recorded passes may use earlier ones
   Array<std::uint8_t> hc_memory_;
   HcScratch hc_scratch_;
@@ -212,8 +193,6 @@ class CudaOps : public Ops {
   std::map<PassKey, Recorded> recorded_;
   std::unique_ptr<ExpertCheck> check_;  // null: nothing is checked
   std::unique_ptr<StageClock> clock_;   // null: stages are not timed
-  bool zero_copy_;
-  ZeroCopyShare share_;
   double crew_seconds_ = 0;
   std::uint64_t crew_meetings_ = 0;
   PassGraphs records_;

@@ -14,7 +14,6 @@ struct GpuOptions {
   int device = 0;
   bool graphs = true;           // record passes of a window's width once and run the record again
   bool early_starts = true;     // kernels may come before the one ahead has ended, on cards that can
-  bool zero_copy = true;        // the card may read missed experts from RAM by itself (gpu/zero_copy.h)
   bool verify_experts = false;  // compute one expert of every layer and pass on the CPU too (gpu/expert_check.h)
   // The CPU machine that computes the experts off the card, and a loop over its workers for loading.
   std::shared_ptr<Ops> crew;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <span>
 
 namespace tandem {
 
@@ -90,26 +89,18 @@ void Handoff::wait_for(std::uint32_t number) const {
   }
 }
 
-Handoff::Served Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew) {
+double Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew) {
   const std::uint32_t number = first_number + meeting.index;
   wait_for(number);
-  if (area_.miss_count[meeting.index] == 0) return {};
+  if (area_.miss_count[meeting.index] == 0) return 0;
   const auto start = std::chrono::steady_clock::now();
   const Routes routes{area_.miss, nullptr, meeting.rows, meeting.used};
   Activation a;
   a.x = ConstRows(nullptr, meeting.rows, meeting.cols);
   a.q = {area_.q, area_.d, area_.s, meeting.rows, meeting.cols};
   crew.expert_ffn(*meeting.bank, routes, a, Rows(area_.y, meeting.rows * meeting.used, meeting.out));
-  const std::size_t count = std::min(ids_.size(), meeting.rows * meeting.used);
-  std::copy_n(area_.miss, count, ids_.data());  // the card may overwrite them once it has its answer
   std::atomic_ref<std::uint32_t>(*area_.answer).store(number, std::memory_order_release);
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  // After the answer: the card does not wait for this.
-  std::size_t experts = 0;
-  const std::span<const std::int32_t> ids(ids_.data(), count);
-  for (auto at = ids.begin(); at != ids.end(); ++at)
-    experts += *at >= 0 && std::find(ids.begin(), at, *at) == at ? 1U : 0U;
-  return {experts, seconds};
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 void Handoff::answer_all(std::uint32_t number) {

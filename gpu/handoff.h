@@ -24,7 +24,6 @@
 // ends.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -60,13 +59,9 @@ class Handoff {
              DeviceStream stream);
   const float* result() const { return area_.y; }
 
-  // The host's half of one meeting: waits for the doorbell, has the crew compute, answers. Returns what the crew had to
-  // do.
-  struct Served {
-    std::size_t experts = 0;  // different ones among those of the first kCounted rows and ranks
-    double seconds = 0;
-  };
-  Served serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew);
+  // The host's half of one meeting: waits for the doorbell, has the crew compute, answers. Returns seconds of crew
+  // work.
+  double serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew);
   // Late inputs of a pass: launches the wait for the number in the card's memory; and the host's half.
   void await_late(const std::uint32_t* number, DeviceStream stream);
   void give_late(std::uint32_t number);
@@ -79,8 +74,6 @@ class Handoff {
 
   CudaMemory& memory_;
   std::size_t rows_ = 0, used_ = 0, cols_ = 0, out_ = 0, meetings_ = 0;
-  static constexpr std::size_t kCounted = 512;
-  std::array<std::int32_t, kCounted> ids_{};
   std::shared_ptr<std::uint8_t> given_;                // the word, alone on its cache line
   std::vector<std::shared_ptr<std::uint8_t>> owners_;  // recorded passes may still name outgrown memory
   gpu::MeetingMemory area_;

@@ -43,7 +43,6 @@ struct EngineOptions {
   std::string device = "auto";      // auto, cpu, cuda:N
   int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
   bool graphs = true;               // the card runs recorded passes
-  bool zero_copy = true;            // the card may read missed experts from RAM
   bool verify_experts = false;      // the CPU computes one expert a layer again
   std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
   std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller

@@ -8,15 +8,10 @@ namespace tandem {
 namespace {
 
 std::string phase_text(const ExpertCounts& counts) {
-  const std::string in_place =
-      counts.in_place == 0
-          ? ""
-          : fmt::format(" ({:.0f} % of them read from RAM by the card)",
-                        100.0 * static_cast<double>(counts.in_place) / static_cast<double>(counts.misses));
   return fmt::format(
-      "{:.1f} % of routes and {:.1f} % of expert bytes on the card, {:.1f} misses a round{}, {} swap{} ({}), {} tokens "
+      "{:.1f} % of routes and {:.1f} % of expert bytes on the card, {:.1f} misses a round, {} swap{} ({}), {} tokens "
       "in {} round{}",
-      100 * counts.hit_rate(), 100 * counts.byte_hit_rate(), counts.misses_per_round(), in_place, counts.swaps,
+      100 * counts.hit_rate(), 100 * counts.byte_hit_rate(), counts.misses_per_round(), counts.swaps,
       counts.swaps == 1 ? "" : "s", format_bytes(static_cast<std::int64_t>(counts.swap_bytes)), counts.rows,
       counts.rounds, counts.rounds == 1 ? "" : "s");
 }

@@ -41,7 +41,6 @@ void combine_fields(ExpertCounts& a, const ExpertCounts& b, Combine&& combine) {
   combine(a.bytes, b.bytes);
   combine(a.hit_bytes, b.hit_bytes);
   combine(a.misses, b.misses);
-  combine(a.in_place, b.in_place);
   combine(a.swaps, b.swaps);
   combine(a.swap_bytes, b.swap_bytes);
   combine(a.crew_wait_seconds, b.crew_wait_seconds);
@@ -64,11 +63,9 @@ ExpertStore::ExpertStore(const Model& model, const LoadOptions& options, CardMem
                          const ParallelFor& parallel) {
   place(model, options, card);
   fill(model, parallel, options);
-  if (card_ != nullptr && ram_.bytes() > 0) {
-    std::string warning = card_->pin(ram_.data(), ram_.bytes());
-    ram_pinned_ = warning.empty();
-    if (!ram_pinned_) warnings_.push_back(std::move(warning));
-  }
+  if (card_ != nullptr && ram_.bytes() > 0)
+    if (std::string warning = card_->pin(ram_.data(), ram_.bytes()); !warning.empty())
+      warnings_.push_back(std::move(warning));
   if (ram_.lock() < ram_.bytes() && !ram_.warning().empty()) warnings_.push_back(ram_.warning());
 }
 
@@ -255,7 +252,6 @@ void ExpertStore::end_round() {
   const std::vector<Swap>& swaps = adapter_->end_round();
   ExpertCounts round = counts_between(adapter_->counts(), before_);
   round.rows = rows_;
-  round.in_place = std::exchange(in_place_, 0);
   round.crew_wait_seconds = std::exchange(crew_wait_, 0.0);
   round.copy_wait_seconds = std::exchange(copy_wait_, 0.0);
   before_ = adapter_->counts();

@@ -50,14 +50,12 @@ class CardMemory {
   virtual void exchange(std::uint8_t* card, std::uint8_t* ram, std::size_t bytes) = 0;
 };
 
-// What was met, by phase. Everything but times, and in_place, which follows them, can be predicted by a replay of the
-// routes.
+// What was met, by phase. Everything but times can be predicted by a replay of the routes.
 struct ExpertCounts {
   std::uint64_t rounds = 0, rows = 0;
   std::uint64_t routes = 0, hits = 0;      // (row, rank) pairs
   std::uint64_t bytes = 0, hit_bytes = 0;  // of the different experts met in each round
   std::uint64_t misses = 0;                // different off-card experts, summed over rounds
-  std::uint64_t in_place = 0;              // of these, those that the card read from RAM by itself
   std::uint64_t swaps = 0, swap_bytes = 0;
   double crew_wait_seconds = 0;  // a played card's side had nothing left to do; 0 on a card, which is not asked
   double copy_wait_seconds = 0;  // rounds that waited for a move to end
@@ -102,9 +100,8 @@ class ExpertStore {
   void begin_round(bool decode, std::size_t rows);
   // Ends the open round, if there is one: moves that have been copied take effect, new ones begin.
   void end_round();
-  void count_in_place(std::uint64_t experts) { in_place_ += experts; }  // of the pass that has ended
-  void add_crew_wait(double seconds) { crew_wait_ += seconds; }         // in the round that runs
-  TailSkip& tail_skip() { return tail_skip_; }                          // lossy; off at the start
+  void add_crew_wait(double seconds) { crew_wait_ += seconds; }  // in the round that runs
+  TailSkip& tail_skip() { return tail_skip_; }                   // lossy; off at the start
 
   // Different off-card experts that the passes have met so far, each pass and bank for itself; of the open round too.
   std::uint64_t missed() const { return missed_; }
@@ -120,8 +117,6 @@ class ExpertStore {
   std::size_t card_bytes() const { return card_bytes_; }
   std::size_t slots() const { return slots_; }
   const Arena& ram() const { return ram_; }
-  // Whether all of it is page-locked for the card, which can then read it.
-  bool ram_pinned() const { return ram_pinned_; }
   const std::vector<std::string>& warnings() const { return warnings_; }
   // Checks every blob against the checksum taken when it was packed. Aborts when one differs.
   void verify() const;
@@ -166,8 +161,7 @@ class ExpertStore {
   ExpertStats stats_;
   double crew_wait_ = 0, copy_wait_ = 0;  // of the round that runs
   Adapter::Counts before_;                // at the start of the round
-  std::uint64_t missed_ = 0, counted_ = 0, moves_ = 0, in_place_ = 0;
-  bool ram_pinned_ = false;
+  std::uint64_t missed_ = 0, counted_ = 0, moves_ = 0;
   std::vector<std::uint64_t> seen_;  // [experts]: the count that met it last
   bool open_ = false, decode_ = false;
   std::size_t rows_ = 0;

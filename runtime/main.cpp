@@ -87,7 +87,6 @@ std::unique_ptr<Ops> make_gpu_machine(const EngineOptions& options, int device, 
   GpuOptions gpu;
   gpu.device = device;
   gpu.graphs = options.graphs;
-  gpu.zero_copy = options.zero_copy;
   gpu.verify_experts = options.verify_experts;
   gpu.crew = crew;
   gpu.parallel = [crew](std::size_t n, const std::function<void(std::size_t)>& body) { crew->crew().loop(n, body); };

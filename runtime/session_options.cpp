@@ -68,8 +68,6 @@ void add_engine_flags(CLI::App& app, EngineOptions& options) {
       ->check(CLI::Range(0, 4096).description(""));
   app.add_flag("--no-graphs{false}", options.graphs,
                "launch every operation of a pass on the card anew instead of a recorded pass (slower; to find faults)");
-  app.add_flag("--no-zero-copy{false}", options.zero_copy,
-               "the card never reads experts in RAM by itself; all misses are the CPU's (to compare)");
   app.add_flag("--verify-experts", options.verify_experts,
                "compute one expert of every layer and pass on the CPU as well and stop if a bit differs (slower)");
   app.add_option("--isa", options.isa,

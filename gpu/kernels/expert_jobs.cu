@@ -21,8 +21,7 @@ __global__ void __launch_bounds__(kMaxPairs)
                        ExpertJob* jobs, std::int32_t* job_count, std::int32_t* bad) {
   begin_kernel();
   __shared__ JobsShared<kMaxPairs> shared;
-  const std::int32_t own = static_cast<int>(threadIdx.x) < n ? routes[threadIdx.x] : -1;
-  list_jobs(own, own >= 0 ? slots[own] : nullptr, false, n, used, per_job, JobList{jobs, job_count}, {}, bad, shared);
+  list_jobs(routes, n, used, per_job, slots, jobs, job_count, bad, shared);
 }
 
 __global__ void __launch_bounds__(kSplitThreads) split_routes_kernel(DeviceRoutes routes, int n, SplitRoutes out) {

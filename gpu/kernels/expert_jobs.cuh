@@ -29,18 +29,14 @@ struct JobsShared {
   int warp_sums[32];
 };
 
-// By all threads of a block of at least n and at most kPairs threads, whole warps. `own` is the expert of this thread's
-// pair and `blob` where it is; null: no job. Pairs that are `apart` have jobs in a list of their own; REQUIRES that
-// pairs of one expert agree in that, and that there is such a list if any are.
-struct JobList {
-  ExpertJob* jobs = nullptr;
-  std::int32_t* count = nullptr;
-};
+// By all threads of a block of at least n and at most kPairs threads, whole warps.
 template <int kPairs>
-__device__ inline void list_jobs(std::int32_t own, const std::uint8_t* blob, bool apart, int n, int used, int per_job,
-                                 const JobList& list, const JobList& other, std::int32_t* bad,
-                                 JobsShared<kPairs>& shared) {
+__device__ inline void list_jobs(const std::int32_t* routes, int n, int used, int per_job,
+                                 const std::uint8_t* const* slots, ExpertJob* jobs, std::int32_t* job_count,
+                                 std::int32_t* bad, JobsShared<kPairs>& shared) {
   const int i = static_cast<int>(threadIdx.x);
+  std::int32_t own = i < n ? routes[i] : -1;
+  const std::uint8_t* blob = own >= 0 ? slots[own] : nullptr;
   if (blob == nullptr) own = -1;
   shared.expert[i] = own;
   if (i < n) bad[i] = 0;
@@ -56,13 +52,8 @@ __device__ inline void list_jobs(std::int32_t own, const std::uint8_t* blob, boo
     if (earlier % per_job == 0) lead = i;
   }
   const bool starts = own >= 0 && lead == i;
-  int total, others = 0;
-  int job = count_before(starts && !apart, shared.warp_sums, &total);
-  if (other.jobs != nullptr) {
-    const int before = count_before(starts && apart, shared.warp_sums, &others);
-    if (apart) job = before;
-  }
-  ExpertJob* const jobs = apart ? other.jobs : list.jobs;
+  int total;
+  const int job = count_before(starts, shared.warp_sums, &total);
   if (starts) {
     shared.job_of[i] = job;
     jobs[job].blob = blob;
@@ -74,8 +65,7 @@ __device__ inline void list_jobs(std::int32_t own, const std::uint8_t* blob, boo
     jobs[shared.job_of[lead]].pair[earlier % per_job] = i;
     jobs[shared.job_of[lead]].row[earlier % per_job] = i / used;
   }
-  if (i == 0) *list.count = total;
-  if (i == 0 && other.jobs != nullptr) *other.count = others;
+  if (i == 0) *job_count = total;
 }
 
 }  // namespace tandem

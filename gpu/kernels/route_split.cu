@@ -22,35 +22,15 @@ __global__ void __launch_bounds__(kMost) route_split_kernel(const __grid_constan
   const unsigned n = rows * used, warp = threadIdx.x / kWarp, i = threadIdx.x;
   if (warp < rows) route_row(args.logits, warp, used, args.expert, args.weight, args.bad_row, routing[warp]);
   __syncthreads();
-  const std::int32_t e = i < n ? args.expert[i] : -1;
-  const std::uint8_t* blob = e >= 0 ? args.slots[e] : nullptr;
-  const bool missed = e >= 0 && blob == nullptr;
-  bool taken = false;
-  if (args.ram != nullptr) {
-    // Missed experts by the pair that meets them first; the pairs of one expert decide alike.
-    listing.expert[i] = missed ? e : -1;
-    __syncthreads();
-    unsigned lead = i;
-    if (missed)
-      for (unsigned j = i; j-- > 0;) lead = listing.expert[j] == e ? j : lead;
-    int count;
-    const int before = count_before(missed && lead == i, listing.warp_sums, &count);
-    listing.job_of[i] = before;
-    __syncthreads();
-    const int most = args.take->take[min(count, static_cast<int>(TakeTable::kEntries) - 1)];
-    taken = missed && listing.job_of[lead] < most;
-    if (taken) blob = args.ram[e];
-    taken = taken && blob != nullptr;
-    __syncthreads();
-  }
   if (i < n) {
-    args.hit[i] = blob != nullptr ? e : -1;
-    args.miss[i] = blob != nullptr ? -1 : e;
-    args.log[i] = taken ? e + kInPlace : e;
+    const std::int32_t e = args.expert[i];
+    const bool here = e >= 0 && args.slots[e] != nullptr;
+    args.hit[i] = here ? e : -1;
+    args.miss[i] = here ? -1 : e;
+    args.log[i] = e;
   }
-  const JobList list{args.jobs, args.job_count};
-  const JobList in_ram = args.ram == nullptr ? JobList{} : JobList{args.ram_jobs, args.ram_job_count};
-  list_jobs(e, blob, taken, static_cast<int>(n), static_cast<int>(used), per_job, list, in_ram, args.bad_pair, listing);
+  list_jobs(args.expert, static_cast<int>(n), static_cast<int>(used), per_job, args.slots, args.jobs, args.job_count,
+            args.bad_pair, listing);
 }
 
 }  // namespace

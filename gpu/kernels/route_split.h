@@ -12,30 +12,16 @@ namespace tandem::gpu {
 
 inline constexpr std::size_t kSplitRows = 16;
 
-// Of m different experts that are not on the card, how many it reads from RAM by itself.
-struct TakeTable {
-  static constexpr std::size_t kEntries = 64;  // more misses: as the last entry
-  std::uint8_t take[kEntries] = {};
-};
-
-inline constexpr std::int32_t kInPlace = 1 << 30;
-
 struct RouteSplitArgs {
   ConstDeviceRows logits;
   std::size_t used = 0;
   const std::uint8_t* const* slots = nullptr;  // [experts]
-  // The experts in RAM, as the card reads them, [experts]; null: it does not. The first ones met become hits, as many
-  // as the table says, with jobs in a list of their own.
-  const std::uint8_t* const* ram = nullptr;
-  const TakeTable* take = nullptr;  // in the card's memory
-  ExpertJob* ram_jobs = nullptr;
-  std::int32_t* ram_job_count = nullptr;
-  std::int32_t* expert = nullptr;  // [rows, used], as weight, hit, miss and log
+  std::int32_t* expert = nullptr;              // [rows, used], as weight, hit, miss and log
   float* weight = nullptr;
   std::int32_t* bad_row = nullptr;  // as of route
   std::int32_t* hit = nullptr;
   std::int32_t* miss = nullptr;
-  std::int32_t* log = nullptr;  // host memory; + kInPlace where the card reads the expert from RAM
+  std::int32_t* log = nullptr;  // host memory
   ExpertJob* jobs = nullptr;    // of the hits, pairs_per_job(rows) of a job
   std::int32_t* job_count = nullptr;
   std::int32_t* bad_pair = nullptr;  // [rows, used], zeroed

@@ -1,6 +1,5 @@
 // The card for the end-to-end tests. TANDEM_TEST_GRAPHS=0 runs them without recorded passes, TANDEM_TEST_EARLY=0
-// without early starts, TANDEM_TEST_ZERO_COPY=0 without experts read from RAM, TANDEM_TEST_VERIFY=1 has experts
-// computed on both sides.
+// without early starts, TANDEM_TEST_VERIFY=1 has experts computed on both sides.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -25,8 +24,6 @@ std::unique_ptr<Ops> make_model_machine(int workers) {
   options.graphs = graphs == nullptr || std::string_view(graphs) != "0";
   const char* early = std::getenv("TANDEM_TEST_EARLY");
   options.early_starts = early == nullptr || std::string_view(early) != "0";
-  const char* zero_copy = std::getenv("TANDEM_TEST_ZERO_COPY");
-  options.zero_copy = zero_copy == nullptr || std::string_view(zero_copy) != "0";
   const char* verify = std::getenv("TANDEM_TEST_VERIFY");
   options.verify_experts = verify != nullptr && std::string_view(verify) == "1";
   options.crew = crew;

@@ -274,120 +274,88 @@ TEST_F(Fused, RouteSplit) {
   for (const std::size_t experts : {512UL, 64UL, 24UL})
     for (std::size_t rows = 1; rows <= gpu::kSplitRows; ++rows)
       for (const std::size_t used : {1UL, 4UL, 10UL, 16UL})
-        for (const bool equal : {false, true})                     // equal logits: many rows of one expert
-          for (const std::size_t take : {0UL, 1UL, 3UL, 200UL}) {  // read from RAM; 0: the card cannot
-            const std::size_t n = rows * used;
-            std::vector<float> logits(rows * experts);
-            for (std::size_t i = 0; i < logits.size(); ++i)
-              logits[i] = equal ? static_cast<float>(random.below(3)) : draw(random, Values::kNormal);
-            std::vector<const std::uint8_t*> slots(experts), ram(experts);
-            for (std::size_t e = 0; e < experts; ++e)
-              if (random.below(4) != 0)
-                slots[e] = reinterpret_cast<const std::uint8_t*>(0x1000 * (e + 1));
-              else if (random.below(8) != 0)  // otherwise on the disk
-                ram[e] = reinterpret_cast<const std::uint8_t*>(0x1000'0000 * (e + 1));
-            gpu::TakeTable table;
-            for (std::size_t m = 0; m < gpu::TakeTable::kEntries; ++m)
-              table.take[m] = static_cast<std::uint8_t>(std::min(m, take));
-            std::vector<std::int32_t> expert(n);
-            std::vector<float> weight(n);
-            ASSERT_EQ(ReferenceOps().route(ConstRows(logits.data(), rows, experts),
-                                           {expert.data(), weight.data(), rows, used}),
-                      -1);
+        for (const bool equal : {false, true}) {  // equal logits: many rows of one expert
+          const std::size_t n = rows * used;
+          std::vector<float> logits(rows * experts);
+          for (std::size_t i = 0; i < logits.size(); ++i)
+            logits[i] = equal ? static_cast<float>(random.below(3)) : draw(random, Values::kNormal);
+          std::vector<const std::uint8_t*> slots(experts);
+          for (std::size_t e = 0; e < experts; ++e)
+            if (random.below(4) != 0) slots[e] = reinterpret_cast<const std::uint8_t*>(0x1000 * (e + 1));
+          std::vector<std::int32_t> expert(n);
+          std::vector<float> weight(n);
+          ASSERT_EQ(
+              ReferenceOps().route(ConstRows(logits.data(), rows, experts), {expert.data(), weight.data(), rows, used}),
+              -1);
 
-            const auto d_logits = on_device(logits);
-            const auto d_slots = on_device(slots);
-            const auto d_ram = on_device(ram);
-            const auto d_table = on_device(std::vector<gpu::TakeTable>{table});
-            const std::vector<std::int32_t> guards(n + 3, -77);
-            const auto d_expert = on_device(guards), d_hit = on_device(guards), d_miss = on_device(guards),
-                       d_log = on_device(guards), d_bad_pair = on_device(guards);
-            const auto d_weight = on_device(std::vector<float>(n + 3, kGuard));
-            const auto d_count = on_device(std::vector<std::int32_t>{-1, -77}),
-                       d_bad = on_device(std::vector<std::int32_t>{kNoBadRow});
-            DeviceBuffer<ExpertJob> d_jobs(n), d_ram_jobs(n);
-            const auto d_ram_count = on_device(std::vector<std::int32_t>{-1, -77});
-            gpu::RouteSplitArgs args;
-            args.logits = {d_logits.get(), rows, experts};
-            args.used = used, args.slots = d_slots.get();
-            args.expert = d_expert.get(), args.weight = d_weight.get(), args.bad_row = d_bad.get();
-            args.hit = d_hit.get(), args.miss = d_miss.get(), args.log = d_log.get();
-            args.jobs = d_jobs.get(), args.job_count = d_count.get(), args.bad_pair = d_bad_pair.get();
-            if (take > 0) {
-              args.ram = d_ram.get(), args.take = d_table.get();
-              args.ram_jobs = d_ram_jobs.get(), args.ram_job_count = d_ram_count.get();
-            }
-            gpu::route_split(args, nullptr);
-            CUDA_CHECK(cudaDeviceSynchronize());
+          const auto d_logits = on_device(logits);
+          const auto d_slots = on_device(slots);
+          const std::vector<std::int32_t> guards(n + 3, -77);
+          const auto d_expert = on_device(guards), d_hit = on_device(guards), d_miss = on_device(guards),
+                     d_log = on_device(guards), d_bad_pair = on_device(guards);
+          const auto d_weight = on_device(std::vector<float>(n + 3, kGuard));
+          const auto d_count = on_device(std::vector<std::int32_t>{-1, -77}),
+                     d_bad = on_device(std::vector<std::int32_t>{kNoBadRow});
+          DeviceBuffer<ExpertJob> d_jobs(n);
+          gpu::RouteSplitArgs args;
+          args.logits = {d_logits.get(), rows, experts};
+          args.used = used, args.slots = d_slots.get();
+          args.expert = d_expert.get(), args.weight = d_weight.get(), args.bad_row = d_bad.get();
+          args.hit = d_hit.get(), args.miss = d_miss.get(), args.log = d_log.get();
+          args.jobs = d_jobs.get(), args.job_count = d_count.get(), args.bad_pair = d_bad_pair.get();
+          gpu::route_split(args, nullptr);
+          CUDA_CHECK(cudaDeviceSynchronize());
 
-            const std::string what = fmt::format("{} of {} experts, {} rows{}, {} from RAM", used, experts, rows,
-                                                 equal ? ", equal" : "", take);
-            const auto fetch = [](const auto& buffer) {
-              std::vector<std::int32_t> values(buffer.size());
-              buffer.download(values.data());
-              return values;
-            };
-            const auto with_guards = [&](std::vector<std::int32_t> values) {
-              values.resize(n + 3, -77);
-              return values;
-            };
-            std::vector<float> found_weight(n + 3);
-            d_weight.download(found_weight.data());
-            ASSERT_EQ(first_difference(weight.data(), 1, n, found_weight.data(), n + 3, kGuard), "") << what;
-            ASSERT_EQ(fetch(d_expert), with_guards(expert)) << what;
-            ASSERT_EQ(fetch(d_bad_pair), with_guards(std::vector<std::int32_t>(n, 0))) << what;
-            ASSERT_EQ(fetch(d_bad)[0], kNoBadRow) << what;
-            std::vector<std::int32_t> hit, miss, log;
-            std::vector<std::int32_t> missed;  // different ones, as they come
-            for (const std::int32_t e : expert)
-              if (slots[static_cast<std::size_t>(e)] == nullptr &&
-                  std::find(missed.begin(), missed.end(), e) == missed.end())
-                missed.push_back(e);
-            missed.resize(std::min(missed.size(), std::min(take, gpu::TakeTable::kEntries - 1)));
-            std::vector<ExpertJob> jobs, in_ram;  // of those in slots; of those read from RAM
-            for (std::size_t i = 0; i < n; ++i) {
-              const auto e = static_cast<std::size_t>(expert[i]);
-              const bool taken =
-                  std::find(missed.begin(), missed.end(), expert[i]) != missed.end() && ram[e] != nullptr;
-              const std::uint8_t* blob = taken ? ram[e] : slots[e];
-              hit.push_back(blob != nullptr ? expert[i] : -1);
-              miss.push_back(blob != nullptr ? -1 : expert[i]);
-              log.push_back(taken ? expert[i] + gpu::kInPlace : expert[i]);
-              if (blob == nullptr) continue;
-              std::vector<ExpertJob>& list = taken ? in_ram : jobs;
-              ExpertJob* job = nullptr;
-              for (ExpertJob& other : list)
-                if (other.expert == expert[i]) job = &other;
-              if (job == nullptr || job->count == pairs_per_job(rows)) {
-                list.push_back({blob, expert[i], 0, {}, {}});
-                job = &list.back();
-              }
-              job->row[job->count] = static_cast<std::int32_t>(i / used);
-              job->pair[job->count++] = static_cast<std::int32_t>(i);
+          const std::string what =
+              fmt::format("{} of {} experts, {} rows{}", used, experts, rows, equal ? ", equal" : "");
+          const auto fetch = [](const auto& buffer) {
+            std::vector<std::int32_t> values(buffer.size());
+            buffer.download(values.data());
+            return values;
+          };
+          const auto with_guards = [&](std::vector<std::int32_t> values) {
+            values.resize(n + 3, -77);
+            return values;
+          };
+          std::vector<float> found_weight(n + 3);
+          d_weight.download(found_weight.data());
+          ASSERT_EQ(first_difference(weight.data(), 1, n, found_weight.data(), n + 3, kGuard), "") << what;
+          ASSERT_EQ(fetch(d_expert), with_guards(expert)) << what;
+          ASSERT_EQ(fetch(d_log), with_guards(expert)) << what;
+          ASSERT_EQ(fetch(d_bad_pair), with_guards(std::vector<std::int32_t>(n, 0))) << what;
+          ASSERT_EQ(fetch(d_bad)[0], kNoBadRow) << what;
+          std::vector<std::int32_t> hit, miss;
+          std::vector<ExpertJob> jobs;
+          for (std::size_t i = 0; i < n; ++i) {
+            const std::uint8_t* blob = slots[static_cast<std::size_t>(expert[i])];
+            hit.push_back(blob != nullptr ? expert[i] : -1);
+            miss.push_back(blob != nullptr ? -1 : expert[i]);
+            if (blob == nullptr) continue;
+            ExpertJob* job = nullptr;
+            for (ExpertJob& other : jobs)
+              if (other.expert == expert[i]) job = &other;
+            if (job == nullptr || job->count == pairs_per_job(rows)) {
+              jobs.push_back({blob, expert[i], 0, {}, {}});
+              job = &jobs.back();
             }
-            ASSERT_EQ(fetch(d_log), with_guards(log)) << what;
-            ASSERT_EQ(fetch(d_hit), with_guards(hit)) << what;
-            ASSERT_EQ(fetch(d_miss), with_guards(miss)) << what;
-            const auto expect_list = [&](const std::vector<ExpertJob>& expected, const DeviceBuffer<ExpertJob>& buffer,
-                                         const DeviceBuffer<std::int32_t>& count) {
-              ASSERT_EQ(fetch(count), (std::vector<std::int32_t>{static_cast<std::int32_t>(expected.size()), -77}))
-                  << what;
-              std::vector<ExpertJob> found(n);
-              buffer.download(found.data());
-              for (std::size_t j = 0; j < expected.size(); ++j) {
-                ASSERT_EQ(found[j].blob, expected[j].blob) << what << ", job " << j;
-                ASSERT_EQ(found[j].expert, expected[j].expert) << what << ", job " << j;
-                ASSERT_EQ(found[j].count, expected[j].count) << what << ", job " << j;
-                for (int k = 0; k < expected[j].count; ++k) {
-                  ASSERT_EQ(found[j].pair[k], expected[j].pair[k]) << what << ", job " << j;
-                  ASSERT_EQ(found[j].row[k], expected[j].row[k]) << what << ", job " << j;
-                }
-              }
-            };
-            expect_list(jobs, d_jobs, d_count);
-            if (take > 0) expect_list(in_ram, d_ram_jobs, d_ram_count);
-            if (HasFatalFailure()) return;
+            job->row[job->count] = static_cast<std::int32_t>(i / used);
+            job->pair[job->count++] = static_cast<std::int32_t>(i);
           }
+          ASSERT_EQ(fetch(d_hit), with_guards(hit)) << what;
+          ASSERT_EQ(fetch(d_miss), with_guards(miss)) << what;
+          ASSERT_EQ(fetch(d_count)[0], static_cast<std::int32_t>(jobs.size())) << what;
+          std::vector<ExpertJob> found(n);
+          d_jobs.download(found.data());
+          for (std::size_t j = 0; j < jobs.size(); ++j) {
+            ASSERT_EQ(found[j].blob, jobs[j].blob) << what << ", job " << j;
+            ASSERT_EQ(found[j].expert, jobs[j].expert) << what << ", job " << j;
+            ASSERT_EQ(found[j].count, jobs[j].count) << what << ", job " << j;
+            for (int k = 0; k < jobs[j].count; ++k) {
+              ASSERT_EQ(found[j].pair[k], jobs[j].pair[k]) << what << ", job " << j;
+              ASSERT_EQ(found[j].row[k], jobs[j].row[k]) << what << ", job " << j;
+            }
+          }
+        }
 }
 
 // A NaN is reported with the first such row; the other rows are routed.
@@ -410,10 +378,6 @@ TEST_F(Fused, RouteSplitNamesARowThatIsNoNumber) {
   gpu::route_split({{d_logits.get(), kRows, kExperts},
                     kUsed,
                     d_slots.get(),
-                    nullptr,
-                    nullptr,
-                    nullptr,
-                    nullptr,
                     d_expert.get(),
                     d_weight.get(),
                     d_bad.get(),

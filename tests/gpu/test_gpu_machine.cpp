@@ -124,28 +124,6 @@ TEST(GpuMachine, UploadsComeAfterTheZeros) {
   }
 }
 
-// Missed experts come to be read from RAM by the card; the logits stay those of the CPU.
-TEST(GpuMachine, MissesAreReadInPlace) {
-  SKIP_WITHOUT_MACHINE();
-  const auto hash_of = [](std::unique_ptr<Ops> ops, std::uint64_t* in_place) {
-    Pipeline pipeline(nano(), *ops, 64, every_second_expert());
-    SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
-    LogitsHash hash;
-    for (std::size_t i = 0; i < 120; i += 3) {
-      const PassOutput out =
-          pipeline.forward(state, std::span(prompts()[2]).subspan(i, 3), PassMode::kWindow, LogitRows::kAll);
-      add_rows(hash, out.logits);
-      state.keep(3);
-    }
-    *in_place = pipeline.experts()->stats().decode.in_place;
-    return hash.hex();
-  };
-  std::uint64_t by_card = 0, none = 0;
-  EXPECT_EQ(hash_of(make_model_machine(2), &by_card), hash_of(make_cpu_ops(1), &none));
-  EXPECT_GT(by_card, 0U);
-  EXPECT_EQ(none, 0U);
-}
-
 // What the host makes while the pass runs reaches every run of a recorded pass, and a host that fails leaves a machine
 // that goes on.
 TEST(GpuMachine, LateInputsReachTheRecordedPass) {
