@@ -29,6 +29,7 @@ struct Flags {
   std::string out, recipe, census;
   std::vector<double> skew;
   std::size_t shards = 1, threads = 0;
+  bool empty = false;
 };
 
 int run(int argc, char** argv) {
@@ -64,6 +65,7 @@ int run(int argc, char** argv) {
   app.add_option("--seed", options.seed, "another seed gives other weights")->capture_default_str();
   app.add_option("--shards", flags.shards, "files of the set")->check(CLI::Range(1, 99));
   app.add_option("--threads", flags.threads, "threads that write; default one per processor");
+  app.add_flag("--empty", flags.empty, "leave holes where the weights would be: enough for `tandem plan`");
   app.footer(
       "Examples:\n"
       "  make_synth six.gguf --layers 6 --experts 512 --gate-up Q4_K --down IQ4_NL\n"
@@ -86,7 +88,7 @@ int run(int argc, char** argv) {
   const std::size_t threads = flags.threads == 0 ? machine_info("-").cpus.size() : flags.threads;
   Progress progress("Writing", "MB");
   const SynthReport report =
-      write_synth(options, shape, flags.out, flags.shards, threads,
+      write_synth(options, shape, flags.out, flags.shards, threads, flags.empty,
                   [&](std::uint64_t done, std::uint64_t total) { progress.update(done / 1000000, total / 1000000); });
   progress.clear();
   for (const std::filesystem::path& file : report.files) write_stdout(file.string() + "\n");

@@ -64,10 +64,10 @@ struct SynthReport {
 
 // Writes a model of `shape`, with the types of the options, to PATH (or PREFIX-0000i-of-0000n.gguf for shards > 1, next
 // to it). Values are random, sane (activations stay of order one) and the same for one seed, whatever the number of
-// threads. Nothing but a few megabytes a thread is held in memory. Throws InputError when the files cannot be written;
-// they are removed then.
+// threads. `empty` leaves holes where the values would be: enough for a plan, and no room on the disk. Nothing but a
+// few megabytes a thread is held in memory. Throws InputError when the files cannot be written; they are removed then.
 SynthReport write_synth(const SynthOptions& options, const ModelShape& shape, const std::filesystem::path& path,
-                        std::size_t shards, std::size_t threads,
+                        std::size_t shards, std::size_t threads, bool empty,
                         const std::function<void(std::uint64_t done, std::uint64_t total)>& progress);
 
 }  // namespace tandem::bench

@@ -214,7 +214,7 @@ void check_writable(const std::filesystem::path& path) {
 }  // namespace
 
 SynthReport write_synth(const SynthOptions& options, const ModelShape& shape, const std::filesystem::path& path,
-                        std::size_t shards, std::size_t threads,
+                        std::size_t shards, std::size_t threads, bool empty,
                         const std::function<void(std::uint64_t, std::uint64_t)>& progress) {
   CHECK(shards > 0 && threads > 0, "{} shards, {} threads", shards, threads);
   const auto start = std::chrono::steady_clock::now();
@@ -235,11 +235,10 @@ SynthReport write_synth(const SynthOptions& options, const ModelShape& shape, co
   std::uint64_t total = 0;
   for (const GgufTensor& tensor : gguf.tensors()) total += tensor.bytes;
   const std::uint64_t space = std::filesystem::space(report.files.front().parent_path() / ".").available;
-  if (space < total)
+  if (!empty && space < total)
     fail_input("{}: expected room for {} bytes, found {}. Fix: fewer --layers or --experts, or another place",
                path.string(), total, space);
-  Filler filler(options, shape, gguf);
-  filler.run(threads, progress);
+  if (!empty) Filler(options, shape, gguf).run(threads, progress);
   for (const GgufShard& shard : gguf.shards()) report.bytes += shard.file_bytes;
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   cleanup.keep();

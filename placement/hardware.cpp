@@ -177,12 +177,33 @@ double Hardware::read_gbps(int workers) const {
   return before.second + share * (next->second - before.second);
 }
 
+Hardware Hardware::faster(double factor) const {
+  CHECK(factor > 0, "{}", factor);
+  Hardware h = *this;
+  const auto rates = [&](auto& map) {
+    for (auto& [key, rate] : map) rate *= factor;
+  };
+  rates(h.ram.read_gbps);
+  rates(h.cpu.expert_core_gbps);
+  h.cpu.start_us /= factor;
+  h.disk.random_read_mbps *= factor;
+  h.disk.large_read_gbps *= factor;
+  if (!h.gpu) return h;
+  for (double* rate : {&h.gpu->copy_gbps, &h.gpu->pcie_to_card_gbps, &h.gpu->pcie_from_card_gbps, &h.gpu->int8_tops})
+    *rate *= factor;
+  rates(h.gpu->expert_gbps);
+  for (double* cost : {&h.gpu->handoff_us, &h.gpu->kernel_us, &h.gpu->row_us}) *cost /= factor;
+  return h;
+}
+
 Hardware load_hardware(const std::filesystem::path& path) {
   const YamlValue file = read_yaml(path, "hardware profile");
-  const YamlMap root(file, {"name", "source", "cpu", "ram", "disk", "gpu"});
+  const YamlMap root(file, {"name", "source", "spread", "cpu", "ram", "disk", "gpu"});
   Hardware hardware;
   hardware.name = root.need("name").text();
   hardware.source = root.need("source").text();
+  constexpr double kMostSpread = 0.9;
+  root.read("spread", hardware.spread, 0.0, kMostSpread);
   read_cpu(root.need("cpu"), hardware.cpu);
   read_ram(root.need("ram"), hardware.ram);
   if (const YamlValue* disk = root.find("disk")) read_disk(*disk, hardware.disk);
@@ -195,6 +216,7 @@ std::string hardware_yaml(const Hardware& hardware) {
   w.out() << YAML::BeginMap;
   w.text("name", hardware.name);
   w.text("source", hardware.source);
+  if (hardware.spread > 0) w.number("spread", hardware.spread);
   const Hardware::Cpu& cpu = hardware.cpu;
   w.open("cpu");
   w.text("model", cpu.model);

@@ -14,6 +14,8 @@ namespace tandem {
 struct Hardware {
   std::string name;
   std::string source;  // "measured 2026-11-29 by tandem doctor", or where each figure comes from
+  // How far its rates and fixed costs may be off, either way, as a fraction; 0 for a machine that was measured.
+  double spread = 0;
   struct Cpu {
     std::string model;
     int performance_cores = 0, efficiency_cores = 0;  // physical
@@ -59,6 +61,8 @@ struct Hardware {
   // GB/s with `workers` of the crew: measured points, straight lines between, in proportion before the first, flat
   // after the last. 0 when no point is known. REQUIRES workers >= 1.
   double read_gbps(int workers) const;
+  // The same machine with all rates times `factor` and all fixed costs divided by it. REQUIRES factor > 0.
+  Hardware faster(double factor) const;
 };
 
 // Throws InputError with file, line and key. A file has to give name, source, cpu.performance_cores, ram.total and one

@@ -96,11 +96,14 @@ struct Plan {
   double misses_per_row = 0;       // expected off-card experts of one row over all banks
   double disk_per_row = 0;         // of them, on disk
   std::vector<RoundTime> rounds;   // rows 1 .. 5 (drafts 0 .. 4), 1 only without a draft block; empty: not known
-  std::string unknown;             // what is missing to predict times
-  bool ngram_in_ram = false;       // the n-gram table is read ahead into RAM
-  int rows = 1;                    // of the round that the objective was taken of
-  int workers = 0;                 // of the crew
-  std::string limit;               // what limits, in words
+  // Tokens a second of the same rounds if the machine is as much slower, or faster, as its description may be off
+  // (Hardware::spread); empty: it was measured.
+  std::vector<double> slowest, fastest;
+  std::string unknown;        // what is missing to predict times
+  bool ngram_in_ram = false;  // the n-gram table is read ahead into RAM
+  int rows = 1;               // of the round that the objective was taken of
+  int workers = 0;            // of the crew
+  std::string limit;          // what limits, in words
   // What one more GiB would give; absent where there is no such memory or nothing to gain from it.
   struct Outlook {
     double hit_rate = 0;

@@ -433,6 +433,22 @@ class Planner {
     if (plan_.unknown.empty() && on_disk_ > 0 && !costs_.disk_known()) plan_.unknown = "the disk's read rate";
     if (!plan_.unknown.empty()) return;
     for (int drafts = 0; drafts <= max_drafts_; ++drafts) plan_.rounds.push_back(costs_.round(plan_.placement, drafts));
+    const double spread = input_.hardware.spread;
+    if (spread > 0) {
+      plan_.slowest = speeds(1.0 - spread);
+      plan_.fastest = speeds(1.0 + spread);
+    }
+  }
+
+  // Tokens a second of each number of drafts, on a machine that is faster by `factor`, with the same placement.
+  std::vector<double> speeds(double factor) const {
+    PlanInput other = input_;
+    other.hardware = input_.hardware.faster(factor);
+    const CostModel costs(other);
+    std::vector<double> result;
+    for (int drafts = 0; drafts <= max_drafts_; ++drafts)
+      result.push_back(costs.round(plan_.placement, drafts).tokens_per_second());
+    return result;
   }
 
   const PlanInput& input_;

@@ -90,17 +90,25 @@ std::string rounds_section(const PlanReport& report) {
                           fmt::format("not predicted without {}: `tandem doctor` measures this machine, and "
                                       "--hardware FILE reads what it wrote",
                                       plan.unknown));
-  const bool card = report.input.card;
+  const bool card = report.input.card, range = !plan.slowest.empty();
   std::string text = heading("Speed", fmt::format("predicted, ms a round; a crew of {}", plan.workers));
-  text += fmt::format("  {:<8}{:>8}{:>10}{:>9}{:>8}{:>10}{:>10}{:>9}{:>9}\n", "drafts", "dense", "experts",
-                      card ? "(wait)" : "", "head", "drafting", "round", "tokens", "tok/s");
+  text += fmt::format("  {:<8}{:>8}{:>10}{:>9}{:>8}{:>10}{:>10}{:>9}{:>9}{}\n", "drafts", "dense", "experts",
+                      card ? "(wait)" : "", "head", "drafting", "round", "tokens", "tok/s", range ? "      range" : "");
   const RoundTime* best = plan.best_round();
   for (const RoundTime& r : plan.rounds) {
-    text += fmt::format("  {:<8}{:>8.2f}{:>10.2f}{:>9}{:>8.2f}{:>10.2f}{:>10.2f}{:>9.2f}{:>9.1f}{}\n", r.rows - 1,
-                        kMilli * r.dense, kMilli * r.experts, card ? fmt::format("({:.2f})", kMilli * r.wait) : "",
-                        kMilli * (r.head + r.sampling), kMilli * r.draft, kMilli * r.total, r.tokens,
-                        r.tokens_per_second(), plan.rounds.size() > 1 && &r == best ? " *" : "");
+    const auto drafts = static_cast<std::size_t>(r.rows - 1);
+    text +=
+        fmt::format("  {:<8}{:>8.2f}{:>10.2f}{:>9}{:>8.2f}{:>10.2f}{:>10.2f}{:>9.2f}{:>9.1f}{}{}\n", drafts,
+                    kMilli * r.dense, kMilli * r.experts, card ? fmt::format("({:.2f})", kMilli * r.wait) : "",
+                    kMilli * (r.head + r.sampling), kMilli * r.draft, kMilli * r.total, r.tokens, r.tokens_per_second(),
+                    range ? fmt::format("{:>6.0f} to {:.0f}", plan.slowest[drafts], plan.fastest[drafts]) : "",
+                    plan.rounds.size() > 1 && &r == best ? " *" : "");
   }
+  if (range)
+    text += wrapped("  ",
+                    fmt::format("The machine was not measured: its rates and fixed costs may be off by {:.0f} % either "
+                                "way. Accepted drafts are assumed, see docs/placement.md",
+                                kPercent * report.input.hardware.spread));
   return text;
 }
 
@@ -179,6 +187,8 @@ Json json_of(const Plan& plan) {
           {"disk_per_token", plan.disk_per_row},
           {"workers", plan.workers},
           {"rounds", std::move(rounds)},
+          {"tokens_per_second_slowest", plan.slowest},
+          {"tokens_per_second_fastest", plan.fastest},
           {"unknown", plan.unknown},
           {"one_gib_more_vram", outlook_json(plan.more_vram)},
           {"one_gib_more_ram", outlook_json(plan.more_ram)}};

@@ -1,6 +1,7 @@
 // Synthetic models: sane values of every type, the shape and the types that were asked for, the same bytes for a seed,
 // and a file that the runtime opens and runs.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
@@ -180,7 +181,8 @@ std::string slurp(const std::filesystem::path& path) {
 std::string write_tiny(const TempDir& dir, std::string_view name, std::uint64_t seed, std::size_t threads) {
   SynthOptions options = tiny_options();
   options.seed = seed;
-  const SynthReport report = write_synth(options, testing::tiny_shape(), dir / name, 1, threads, [](auto, auto) {});
+  const SynthReport report =
+      write_synth(options, testing::tiny_shape(), dir / name, 1, threads, false, [](auto, auto) {});
   EXPECT_EQ(report.bytes, std::filesystem::file_size(dir / name));
   return slurp(dir / name);
 }
@@ -198,7 +200,7 @@ TEST(Synth, EveryTensorIsWritten) {
   const TempDir dir;
   ModelShape shape = testing::tiny_shape();
   shape.ple_rows = 400000;
-  write_synth(tiny_options(), shape, dir / "a.gguf", 1, 2, [](auto, auto) {});
+  write_synth(tiny_options(), shape, dir / "a.gguf", 1, 2, false, [](auto, auto) {});
   const Gguf gguf = Gguf::open(dir / "a.gguf");
   std::set<std::string> heads;
   for (const GgufTensor& tensor : gguf.tensors()) {
@@ -216,7 +218,8 @@ TEST(Synth, EveryTensorIsWritten) {
 TEST(Synth, RunsWithSaneLogits) {
   const TempDir dir;
   SynthOptions options = tiny_options();
-  const SynthReport report = write_synth(options, testing::tiny_shape(), dir / "m.gguf", 2, 2, [](auto, auto) {});
+  const SynthReport report =
+      write_synth(options, testing::tiny_shape(), dir / "m.gguf", 2, 2, false, [](auto, auto) {});
   ASSERT_EQ(report.files.size(), 2U);
   EXPECT_EQ(report.files[0].filename(), "m-00001-of-00002.gguf");
   const Model model = Model::open(report.files[1]);  // any shard opens the set
@@ -248,7 +251,7 @@ TEST(Synth, PlantedRoutesAreMet) {
   shape.experts_used = 4;
   options.hot_experts = 0.25;
   options.hot_routes = 0.85;
-  write_synth(options, shape, dir / "m.gguf", 1, 2, [](auto, auto) {});
+  write_synth(options, shape, dir / "m.gguf", 1, 2, false, [](auto, auto) {});
   const Model model = Model::open(dir / "m.gguf");
   const Census census = planted_census(options, shape);
   save_census(census, dir / "m.census.csv");
@@ -330,7 +333,7 @@ TEST(Synth, PassBytesOfAModel) {
 TEST(Synth, CannotWriteIsOneMessageAndLeavesNothing) {
   const TempDir dir;
   const auto write = [&](const std::filesystem::path& path, const SynthOptions& options) {
-    write_synth(options, testing::tiny_shape(), path, 1, 1, [](auto, auto) {});
+    write_synth(options, testing::tiny_shape(), path, 1, 1, false, [](auto, auto) {});
   };
   EXPECT_THROW(write(dir / "no/such/a.gguf", tiny_options()), InputError);
   SynthOptions options = tiny_options();
@@ -347,12 +350,30 @@ TEST(Synth, TooLittleRoomIsSaidBeforeWriting) {
   ModelShape shape = testing::tiny_shape();
   shape.ple_rows = kBytes / 18;  // rows of 32 values, IQ4_NL
   try {
-    write_synth(tiny_options(), shape, dir / "a.gguf", 1, 1, [](auto, auto) {});
+    write_synth(tiny_options(), shape, dir / "a.gguf", 1, 1, false, [](auto, auto) {});
     FAIL() << "expected an error";
   } catch (const InputError& error) {
     EXPECT_NE(std::string(error.what()).find("expected room for 360"), std::string::npos) << error.what();
   }
   EXPECT_FALSE(std::filesystem::exists(dir / "a.gguf"));
+}
+
+// Holes instead of weights: the file reads like a model and takes next to no room.
+TEST(Synth, EmptyFilesTakeNoRoom) {
+  const testing::TempDir dir;
+  const SynthOptions options = tiny_options();
+  const ModelShape shape = testing::tiny_shape();
+  const std::filesystem::path full = dir / "full.gguf", empty = dir / "empty.gguf";
+  write_synth(options, shape, full, 1, 1, false, [](auto, auto) {});
+  write_synth(options, shape, empty, 1, 1, true, [](auto, auto) {});
+  EXPECT_EQ(std::filesystem::file_size(empty), std::filesystem::file_size(full));
+  const Model model = Model::open(empty);
+  EXPECT_EQ(model.layers.size(), static_cast<std::size_t>(shape.layers));
+  struct stat info {};
+  ASSERT_EQ(stat(empty.c_str(), &info), 0);
+  struct stat whole {};
+  ASSERT_EQ(stat(full.c_str(), &whole), 0);
+  EXPECT_LT(info.st_blocks, whole.st_blocks);
 }
 
 }  // namespace

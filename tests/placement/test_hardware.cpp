@@ -33,6 +33,7 @@ Hardware full() {
   Hardware h;
   h.name = "a machine: of mine";
   h.source = "measured # 2026-11-29\nsecond line \"quoted\" \xC3\xA9";
+  h.spread = 0.125;
   h.cpu = {"AMD Ryzen 9 5900X, 12-Core",       12,  4, 28, 2, 3, "avx512", 0.625, 0.1,
            {{"IQ3_XXS", 4.5}, {"Q4_K", 7.25}}, 11.5};
   h.ram.total = 64 * kGiB - 4097;
@@ -48,6 +49,7 @@ Hardware full() {
 }
 
 void expect_equal(const Hardware& a, const Hardware& b) {
+  EXPECT_EQ(a.spread, b.spread);
   EXPECT_EQ(a.name, b.name);
   EXPECT_EQ(a.source, b.source);
   EXPECT_EQ(a.cpu.model, b.cpu.model);
@@ -83,6 +85,24 @@ void expect_equal(const Hardware& a, const Hardware& b) {
   EXPECT_EQ(a.gpu->efficiency, b.gpu->efficiency);
   EXPECT_EQ(a.gpu->expert_gbps, b.gpu->expert_gbps);
   EXPECT_EQ(a.gpu->int8_tops, b.gpu->int8_tops);
+}
+
+TEST(Hardware, FasterScalesRatesAndFixedCosts) {
+  const Hardware base = full(), twice = base.faster(2.0);
+  EXPECT_EQ(twice.ram.read_gbps.at(16), 2.0 / 3.0);
+  EXPECT_EQ(twice.cpu.expert_core_gbps.at("Q4_K"), 14.5);
+  EXPECT_EQ(twice.cpu.start_us, 5.75);
+  EXPECT_EQ(twice.disk.large_read_gbps, 6.5);
+  EXPECT_EQ(twice.gpu->copy_gbps, 2 * 936.2);
+  EXPECT_EQ(twice.gpu->pcie_to_card_gbps, 2 * 26.9);
+  EXPECT_EQ(twice.gpu->expert_gbps.at("IQ3_S"), 1625.0);
+  EXPECT_EQ(twice.gpu->handoff_us, 1.25);
+  EXPECT_EQ(twice.gpu->kernel_us, 0.45);
+  EXPECT_EQ(twice.gpu->row_us, 0.175);
+  // Sizes and shares stay.
+  EXPECT_EQ(twice.gpu->efficiency, base.gpu->efficiency);
+  EXPECT_EQ(twice.cpu.row_cost, base.cpu.row_cost);
+  EXPECT_EQ(twice.ram.total, base.ram.total);
 }
 
 TEST(Hardware, RoundTrip) {

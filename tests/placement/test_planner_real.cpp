@@ -257,5 +257,23 @@ TEST(Planner, BuffersOfCardAndCrew) {
   EXPECT_EQ(item_bytes(plan, Memory::kRam, "crew buffers"), 16 * 10 * (640 * 4 + 640 + 20 * 4 + 40 * 4));
 }
 
+// A machine that is only described gets a range: everything twice as slow or half as fast again changes all times
+// alike.
+TEST(Planner, ADescribedMachineGetsARange) {
+  PlanInput input = real_input();
+  const Plan measured = make_plan(input);
+  ASSERT_TRUE(measured.fits());
+  EXPECT_TRUE(measured.slowest.empty() && measured.fastest.empty());
+  input.hardware.spread = 0.25;
+  const Plan plan = make_plan(input);
+  ASSERT_EQ(plan.slowest.size(), plan.rounds.size());
+  ASSERT_EQ(plan.fastest.size(), plan.rounds.size());
+  for (std::size_t i = 0; i < plan.rounds.size(); ++i) {
+    EXPECT_NEAR(plan.slowest[i], 0.75 * plan.rounds[i].tokens_per_second(), 1e-9);
+    EXPECT_NEAR(plan.fastest[i], 1.25 * plan.rounds[i].tokens_per_second(), 1e-9);
+  }
+  EXPECT_EQ(plan.slots, measured.slots);
+}
+
 }  // namespace
 }  // namespace tandem::testing
