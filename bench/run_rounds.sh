@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# The table of rounds at full size on a machine with a GPU: two recipes, widths 1 to 8, hit rates by residency; predicted
-# beside measured, and the stages of one round. CSV files go to OUT.
+# The tables of rounds and of drafting at full size on a machine with a GPU: two recipes, widths 1 to 8, hit rates by
+# residency, predicted beside measured, the stages of one round; then ways of drafting at stated acceptances with 24 GiB
+# of VRAM. CSV files and texts go to OUT.
 #
 #   run_rounds.sh [--bin DIR] [--out DIR] [--machine NAME] [--work DIR] [--quick]
 #
-# --bin holds bench_round and make_synth (default: build/release/bin), and perhaps lib/ with their libraries. OUT is
-# --out, else $OUT, else ./bench-out. The models are written to --work (default /tmp): 59 GB, then 41 GB (half of the layers:
+# --bin holds bench_round, make_synth and tandem (default: build/release/bin), and perhaps lib/ with their libraries. OUT is
+# --out, else $OUT, else ./bench-out. The models are written to --work (default /tmp): 60 GB, then 41 GB (half of the layers:
 # times are to be doubled), removed in between. --quick tries the script itself: four layers.
 set -uo pipefail
 root=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
@@ -21,7 +22,7 @@ while (($#)); do
     *) sed -n 5,10p "$0" >&2; exit 2 ;;
   esac
 done
-for program in bench_round make_synth; do
+for program in bench_round make_synth tandem; do
   [[ -x $bin/$program ]] || { echo "run_rounds.sh: $bin/$program: expected a program, found none" >&2; exit 2; }
 done
 mkdir -p "$out" || exit 2
@@ -44,9 +45,23 @@ rounds() {
   "$bin/bench_round" "$model" --residency 0.3 "${flags[@]}" || failed=1
   "$bin/bench_round" "$model" --residency 0.41 --census "$census" --widths 1,4 --passes 30 --stages |
     tee "$out/stages-$name.txt" || failed=1
+  [[ $name == q3 ]] && drafting "$model" "$census"
   rm -f -- "$model"
 }
 
-rounds q3 48 --gate-up IQ3_XXS --down IQ4_NL
+# drafting MODEL CENSUS: a text of which a draft is right with the stated chance. 0.524, 0.667 and 0.75 are 2.1, 3 and 4
+# tokens a round for a chain without end.
+drafting() {
+  local chance policy=$files/policy.yaml
+  printf 'census:\n  - {file: %s}\n' "$2" >"$policy"
+  for chance in 0.524 0.667 0.75; do
+    echo "== drafts right with a chance of $chance"
+    "$bin/tandem" bench decode "$1" --text "$root/tests/golden/eval/prose.txt" --device cuda:0 --vram 24GiB --context 4096 \
+      --policy "$policy" --adapt off --lookup off --draft-vocab off --drafts auto,off,1,2,3,4 --mode forced --acceptance "$chance" \
+      --segments 1 --prompt-tokens 32 --tokens 96 --repeats 2 --temperature 0 || failed=1
+  done | tee "$out/drafting-$name.txt"
+}
+
+rounds q3 48 --mtp --gate-up IQ3_XXS --down IQ4_NL
 rounds q4 24 --gate-up Q4_K --down IQ4_NL
 exit $failed

@@ -17,6 +17,7 @@
 #include "runtime/output.h"
 #include "runtime/progress.h"
 #include "runtime/session_options.h"
+#include "runtime/stated_head.h"
 
 namespace tandem {
 namespace {
@@ -27,6 +28,7 @@ struct BenchOptions {
   std::string text;
   std::vector<std::string> drafts{"auto"};
   bool forced = true, free = true;
+  std::optional<double> acceptance;  // of drafts of the head, stated instead of met
   std::size_t prompt_tokens = 128, tokens = 128, segments = 4, repeats = 3;
 };
 
@@ -36,6 +38,9 @@ struct Configuration {
   DraftSettings settings;
   SequenceState state;
   SequenceDrafter drafter;
+  // With a stated acceptance: the head of `drafter` with other guesses, and a scheduler above it.
+  std::optional<StatedHead> stated;
+  std::optional<Speculator> stated_drafter;
   PipelineDecoder decoder;
   std::vector<double> rates;                  // tokens a second, one a repeat
   std::vector<std::vector<double>> segments;  // seconds of each segment, one a repeat
@@ -43,12 +48,17 @@ struct Configuration {
   double seconds = 0, crew_wait = 0;
   std::uint64_t misses = 0;
 
-  Configuration(Engine& engine, std::string name_, const DraftSettings& settings_)
+  Configuration(Engine& engine, std::string name_, const DraftSettings& settings_, std::optional<double> acceptance)
       : name(std::move(name_)),
         settings(settings_),
         state(engine.new_state()),
         drafter(engine.pipeline(), state, settings),
-        decoder(engine.pipeline(), state, engine.prefill_chunk(), nullptr, drafter.head()) {}
+        decoder(engine.pipeline(), state, engine.prefill_chunk(), nullptr, drafter.head()) {
+    if (!acceptance || drafter.head() == nullptr) return;
+    stated.emplace(*drafter.head(), *acceptance, 1);
+    stated_drafter.emplace(settings, &*stated);
+  }
+  Drafter* rounds() { return stated_drafter ? &*stated_drafter : drafter.drafter(); }
 };
 
 DraftSettings parse_drafts(const std::string& word, DraftSettings settings) {
@@ -87,7 +97,8 @@ double run_segment(const BenchOptions& options, Engine& engine, Configuration& w
   GenerateOptions limits;
   limits.max_tokens = options.tokens;
   limits.answer_start = options.prompt_tokens;
-  limits.drafter = way.drafter.drafter();
+  limits.drafter = way.rounds();
+  if (way.stated) way.stated->set_text(segment);
   limits.biased_acceptance = engine.lossy().biased_acceptance;
   if (forced) limits.forced = segment.subspan(options.prompt_tokens);
   GenerateHooks hooks;
@@ -173,6 +184,9 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
   for (const std::string& word : options.drafts) parse_drafts(word, {});
   Engine engine(options.engine, make_ops);
   for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
+  if (options.acceptance && (options.free || !engine.model().mtp))
+    fail_input("--acceptance: expected --mode forced and a model with a draft head, found {}",
+               options.free ? "free text" : "no head");
   const std::vector<TokenId> tokens = read_text(options, engine.tokenizer());
   if (options.prompt_tokens + options.tokens > engine.context())
     fail_input("bench: expected --prompt-tokens and --tokens within the context of {}, found {} and {}",
@@ -185,7 +199,8 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     if (!(forced ? options.forced : options.free)) continue;
     std::vector<std::unique_ptr<Configuration>> ways;
     for (const std::string& word : options.drafts)
-      ways.push_back(std::make_unique<Configuration>(engine, word, parse_drafts(word, engine.drafting())));
+      ways.push_back(
+          std::make_unique<Configuration>(engine, word, parse_drafts(word, engine.drafting()), options.acceptance));
     if (!run_mode(options, engine, tokens, forced, ways)) return 130;
     if (const std::string note = engine.card_memory_note(static_cast<std::int64_t>(ways.size())); !note.empty())
       write_stdout(note + "\n");
@@ -220,6 +235,12 @@ void add_bench_command(CLI::App& app, const OpsFactory& make_ops, std::function<
                    "auto, 0 to 8, or off (no lookup either); several are run in turns (default auto)")
       ->delimiter(',')
       ->type_name("N,...");
+  command
+      ->add_option("--acceptance", options->acceptance,
+                   "forced text: the chance that each draft of the head is right, stated; the head works for its time "
+                   "alone")
+      ->type_name("P")
+      ->check(CLI::Range(0.0, 1.0).description(""));
   add_words(*command, "--mode", {"both", "forced", "free"}, "both, forced or free (default both)", "MODE",
             [options](std::size_t word) {
               options->forced = word != 2;
