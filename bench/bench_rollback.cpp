@@ -7,12 +7,10 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <filesystem>
 
 #include "bench/bench.h"
-#include "bench/noise.h"
-#include "cpu/cpu_ops.h"
+#include "bench/rollback.h"
 #include "placement/check.h"
 #include "runtime/output.h"
 #include "runtime/pipeline.h"
@@ -25,65 +23,6 @@ struct Options {
   std::size_t workers = 0, rounds = 60, prompt = 64;
   std::vector<std::size_t> widths{5};
 };
-
-using Clock = std::chrono::steady_clock;
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-// The CPU machine with a stopwatch on the scan.
-class TimedOps : public CpuOps {
- public:
-  using CpuOps::CpuOps;
-  void gdn_scan(const GdnScan& scan) override {
-    const auto start = Clock::now();
-    CpuOps::gdn_scan(scan);
-    seconds += seconds_since(start);
-  }
-  double seconds = 0;
-};
-
-enum Way : std::size_t { kFinal, kKeepNone, kKeepOne, kKeepAll, kWays };
-
-struct Times {
-  std::vector<double> round, keep, scan;
-  double median(std::vector<double> Times::*which) const { return summarise(this->*which).median; }
-};
-
-std::array<Times, kWays> measure(Pipeline& pipeline, TimedOps& ops, const Options& options, std::size_t width) {
-  constexpr std::size_t kWarmUps = 4;
-  Draws draws(7);
-  const auto token = [&] {
-    return static_cast<TokenId>(draws.below(static_cast<std::size_t>(pipeline.model().shape.vocab)));
-  };
-  const std::size_t context = options.prompt + (options.rounds + kWarmUps + 1) * width;
-  std::vector<SequenceState> states;
-  std::vector<TokenId> prompt(options.prompt), window(width);
-  for (TokenId& t : prompt) t = token();
-  for (std::size_t way = 0; way < kWays; ++way) {
-    states.emplace_back(pipeline.model().shape, StateOptions{context, KvType::kF16});
-    pipeline.prefill(states.back(), prompt, pipeline.max_rows(), LogitRows::kNone, {});
-  }
-  std::array<Times, kWays> times;
-  for (std::size_t round = 0; round < options.rounds + kWarmUps; ++round) {
-    for (TokenId& t : window) t = token();  // the same for every way: the same experts, where they stand alike
-    for (std::size_t i = 0; i < kWays; ++i) {
-      const std::size_t way = round % 2 == 0 ? i : kWays - 1 - i;
-      SequenceState& state = states[way];
-      ops.seconds = 0;
-      const auto start = Clock::now();
-      pipeline.forward(state, window, way == kFinal ? PassMode::kCommit : PassMode::kWindow, LogitRows::kAll);
-      const auto passed = Clock::now();
-      if (way != kFinal) state.keep(way == kKeepNone ? 0 : way == kKeepOne ? 1 : width);
-      const double keep = seconds_since(passed), all = seconds_since(start);
-      if (round < kWarmUps) continue;
-      times[way].round.push_back(all);
-      times[way].keep.push_back(keep);
-      times[way].scan.push_back(ops.seconds);
-    }
-  }
-  return times;
-}
 
 int run(int argc, char** argv) {
   Options options;
@@ -109,23 +48,23 @@ int run(int argc, char** argv) {
   const std::string name = std::filesystem::path(options.model).filename().string();
   write_stdout(fmt::format("{}: {}\n", name, ops.describe()));
   for (const std::size_t width : options.widths) {
-    const std::array<Times, kWays> times = measure(pipeline, ops, options, width);
-    const auto ms = [&](Way way, std::vector<double> Times::*which) { return 1e3 * times[way].median(which); };
-    const double round = ms(kKeepAll, &Times::round), keep = ms(kKeepAll, &Times::keep);
-    const double scan = ms(kKeepAll, &Times::scan), no_fold = ms(kKeepNone, &Times::scan);
-    const double final_scan = ms(kFinal, &Times::scan);
-    // What a final pass would not do: keep, and whatever the scan takes longer.
-    const double state = keep + std::max(0.0, scan - std::min(no_fold, final_scan));
+    const auto times = measure_rollback(pipeline, ops, {options.rounds, options.prompt, width});
+    const auto ms = [&](Way way, std::vector<double> RollbackTimes::*which) { return 1e3 * times[way].median(which); };
+    const double round = ms(kKeepAll, &RollbackTimes::round), keep = ms(kKeepAll, &RollbackTimes::keep);
+    const double scan = ms(kKeepAll, &RollbackTimes::scan), no_fold = ms(kKeepNone, &RollbackTimes::scan);
+    const double final_scan = ms(kFinal, &RollbackTimes::scan);
+    const double state = 1e3 * state_work(times);
     write_stdout(fmt::format(
         "w {:2}: round {:.3f} ms with all rows kept ({:.3f} none, {:.3f} one, {:.3f} final); scan {:.3f} ms ({:.3f} "
         "none, {:.3f} one, {:.3f} final); keep {:.1f} us; state work {:.3f} ms, {:.2f} % of the round\n",
-        width, round, ms(kKeepNone, &Times::round), ms(kKeepOne, &Times::round), ms(kFinal, &Times::round), scan,
-        no_fold, ms(kKeepOne, &Times::scan), final_scan, 1e3 * keep, state, 100 * state / round));
+        width, round, ms(kKeepNone, &RollbackTimes::round), ms(kKeepOne, &RollbackTimes::round),
+        ms(kFinal, &RollbackTimes::round), scan, no_fold, ms(kKeepOne, &RollbackTimes::scan), final_scan, 1e3 * keep,
+        state, 100 * state / round));
     csv.row({name, fmt::format("{}", options.workers), fmt::format("{}", width), fmt::format("{}", options.rounds),
              fmt::format("{:.4f}", round), fmt::format("{:.2f}", 1e3 * keep), fmt::format("{:.4f}", scan),
              fmt::format("{:.4f}", no_fold), fmt::format("{:.4f}", final_scan),
-             fmt::format("{:.4f}", ms(kKeepNone, &Times::round)), fmt::format("{:.4f}", ms(kFinal, &Times::round)),
-             fmt::format("{:.5f}", state / round)});
+             fmt::format("{:.4f}", ms(kKeepNone, &RollbackTimes::round)),
+             fmt::format("{:.4f}", ms(kFinal, &RollbackTimes::round)), fmt::format("{:.5f}", state / round)});
   }
   return 0;
 }

@@ -15,6 +15,7 @@
 #include <iterator>
 
 #include "bench/bench.h"
+#include "bench/trees.h"
 #include "cpu/cpu_ops.h"
 #include "placement/check.h"
 #include "runtime/evaluate.h"
@@ -24,8 +25,6 @@
 
 namespace tandem::bench {
 namespace {
-
-constexpr std::size_t kNodes = 15, kChain = 8, kChoices = 8, kDepths = 4;
 
 struct Options {
   std::string model, text;
@@ -38,30 +37,6 @@ using Clock = std::chrono::steady_clock;
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-struct Choice {
-  TokenId token;
-  double p;
-};
-
-std::vector<Choice> best_choices(std::span<const float> logits) {
-  const double sum = log_sum_exp(logits);
-  std::vector<Choice> all;
-  for (std::size_t i = 0; i < logits.size(); ++i)
-    all.push_back({static_cast<TokenId>(i), std::exp(static_cast<double>(logits[i]) - sum)});
-  std::partial_sort(all.begin(), all.begin() + kChoices, all.end(),
-                    [](const Choice& a, const Choice& b) { return a.p > b.p || (a.p == b.p && a.token < b.token); });
-  all.resize(kChoices);
-  return all;
-}
-
-// Sums over all places of the text.
-struct Sums {
-  std::size_t places = 0;
-  std::array<double, kNodes + 1> tree = {};                              // tokens of a round with n nodes
-  std::array<double, kNodes + 1> chain = {};                             // ... of n drafts (kChain at most)
-  std::array<std::array<std::size_t, kChoices + 1>, kDepths> rank = {};  // of the true token; the last: none of them
-};
 
 // The head at one place: its window is the path that is being looked at.
 class Head {
@@ -94,49 +69,6 @@ class Head {
   std::vector<float> wide_;
   std::vector<Choice> choices_;
 };
-
-// `truth`: the tokens that follow.
-void look(Head& head, const std::vector<Choice>& root, std::span<const TokenId> truth, Sums& sums) {
-  ++sums.places;
-  // Along the text: which choice is the true token.
-  std::vector<Choice> choices = root;
-  std::vector<std::vector<Choice>> along{root};
-  for (std::size_t d = 0; d < kDepths; ++d) {
-    std::size_t rank = 0;
-    while (rank < kChoices && choices[rank].token != truth[d]) ++rank;
-    ++sums.rank[d][rank];
-    if (d + 1 < kDepths) along.push_back(choices = head.after(truth.first(d + 1)));
-  }
-  // The chain of first choices.
-  std::size_t right = 0;
-  for (choices = root; right < kChain && choices[0].token == truth[right]; ++right)
-    if (right + 1 < kChain) choices = right + 1 < along.size() ? along[right + 1] : head.after(truth.first(right + 1));
-  for (std::size_t n = 0; n <= kNodes; ++n) sums.chain[n] += static_cast<double>(1 + std::min({right, n, kChain}));
-  // The tree.
-  struct Node {
-    std::vector<TokenId> path;
-    double p;
-  };
-  std::vector<Node> open;
-  const auto grow = [&](const std::vector<TokenId>& path, double p, const std::vector<Choice>& next) {
-    for (const Choice& c : next) {
-      open.push_back({path, p * c.p});
-      open.back().path.push_back(c.token);
-    }
-  };
-  grow({}, 1.0, root);
-  std::size_t longest = 0;
-  sums.tree[0] += 1;
-  for (std::size_t n = 1; n <= kNodes; ++n) {
-    const auto best =
-        std::max_element(open.begin(), open.end(), [](const Node& a, const Node& b) { return a.p < b.p; });
-    const Node node = *best;
-    open.erase(best);
-    if (std::equal(node.path.begin(), node.path.end(), truth.begin())) longest = std::max(longest, node.path.size());
-    sums.tree[n] += static_cast<double>(1 + longest);
-    if (n < kNodes && node.path.size() < kChain) grow(node.path, node.p, head.after(node.path));
-  }
-}
 
 // The lower quartile: what other programs hold up says nothing.
 double usual(std::vector<double> values) {
@@ -200,7 +132,8 @@ void walk(Pipeline& pipeline, std::vector<TokenId> text, const Options& options,
     const PassOutput out = pipeline.forward(state, std::span(text).subspan(t, 1), PassMode::kCommit, LogitRows::kNone);
     const std::vector<float> wide(out.wide.data, out.wide.data + out.wide.cols);
     const std::vector<Choice> root = head.root(ConstRows(wide.data(), 1, wide.size()), text[t + 1]);
-    if (t + 1 >= options.prompt) look(head, root, std::span(text).subspan(t + 2), sums);
+    if (t + 1 < options.prompt) continue;
+    look([&](std::span<const TokenId> path) { return head.after(path); }, root, std::span(text).subspan(t + 2), sums);
   }
 }
 
@@ -219,30 +152,18 @@ void print(const Sums& sums, const std::vector<double>& times) {
                              100 * static_cast<double>(r[kChoices]) / all));
   }
   const double step = times.back();
-  struct Best {
-    double rate = 0;
-    std::size_t n = 0;
-  } chain, tree, free_chain, free_tree;
   write_stdout(fmt::format(
       "  a step of the head takes {:.3f} ms\n  nodes  pass ms  tokens a round: chain    tree   more\n", step));
   for (std::size_t n = 0; n <= kNodes; ++n) {
     const double c = sums.chain[n] / all, t = sums.tree[n] / all, pass = times[n];
-    const double drafting = static_cast<double>(n) * step;
     write_stdout(fmt::format("  {:>5} {:>8.3f} {:>22.3f} {:>7.3f} {:>5.1f} %\n", n, pass, c, t, 100 * (t / c - 1)));
-    const auto keep = [n](Best& best, double rate) {
-      if (rate > best.rate) best = {rate, n};
-    };
-    if (n <= kChain) keep(chain, c / (pass + drafting));
-    if (n <= kChain) keep(free_chain, c / pass);
-    keep(tree, t / (pass + drafting));
-    keep(free_tree, t / pass);
   }
-  const auto say = [](std::string_view what, const Best& c, const Best& t) {
-    write_stdout(fmt::format("  {}: best chain {} drafts, best tree {} nodes, at most {:+.1f} %\n", what, c.n, t.n,
-                             100 * (t.rate / c.rate - 1)));
+  const auto say = [](std::string_view what, const BestRates& best) {
+    write_stdout(fmt::format("  {}: best chain {} drafts, best tree {} nodes, at most {:+.1f} %\n", what, best.chain.n,
+                             best.tree.n, 100 * best.gain()));
   };
-  say("with these times", chain, tree);
-  say("if drafting took no time", free_chain, free_tree);
+  say("with these times", best_rates(sums, times, step));
+  say("if drafting took no time", best_rates(sums, times, 0));
   // Made-up machines: a row more costs this share of a pass of one row, a step of the head this other one.
   write_stdout(
       "  gain of the best tree over the best chain, by the cost of a row and of a step of the head:\n    row \\ step");
@@ -250,15 +171,9 @@ void print(const Sums& sums, const std::vector<double>& times) {
   for (const double s : steps) write_stdout(fmt::format(" {:>8.0f} %", 100 * s));
   for (const double row : {0.02, 0.05, 0.1, 0.2, 0.3, 0.5}) {
     write_stdout(fmt::format("\n    {:>8.0f} %", 100 * row));
-    for (const double s : steps) {
-      double best_chain = 0, best_tree = 0;
-      for (std::size_t n = 0; n <= kNodes; ++n) {
-        const double time = 1 + static_cast<double>(n) * (row + s);
-        if (n <= kChain) best_chain = std::max(best_chain, sums.chain[n] / all / time);
-        best_tree = std::max(best_tree, sums.tree[n] / all / time);
-      }
-      write_stdout(fmt::format(" {:>+8.1f} %", 100 * (best_tree / best_chain - 1)));
-    }
+    std::vector<double> passes;
+    for (std::size_t n = 0; n <= kNodes; ++n) passes.push_back(1 + static_cast<double>(n) * row);
+    for (const double s : steps) write_stdout(fmt::format(" {:>+8.1f} %", 100 * best_rates(sums, passes, s).gain()));
   }
   write_stdout("\n");
 }
