@@ -241,8 +241,10 @@ RoundTime CostModel::round(const ExpertPlacement& placement, int drafts) const {
   const double logits = logits_rate_ > 0 ? as_double(s.vocab) * 4 / logits_rate_ : 0.0;
   time.sampling = time.rows * logits;
   if (drafts > 0) {
-    time.draft = drafts * (matrix_seconds(as_double(model.draft_packed), 1) + attention_bytes(1) / main_rate_ +
-                           kDraftKernels * kernel_ + matrix_seconds(as_double(model.head_packed), 1) + logits);
+    const double share = model.draft_tokens > 0 ? as_double(model.draft_tokens) / as_double(s.vocab) : 1.0;
+    time.draft =
+        drafts * (matrix_seconds(as_double(model.draft_packed), 1) + attention_bytes(1) / main_rate_ +
+                  kDraftKernels * kernel_ + matrix_seconds(as_double(model.draft_head_packed), 1) + logits * share);
   }
   for (int bank = 0; bank < banks_; ++bank) {
     const Use use = this->use(bank, drafts);

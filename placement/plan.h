@@ -44,7 +44,12 @@ struct PlanModel {
   std::int64_t shared_packed = 0;  // of it, the shared experts
   std::int64_t head_packed = 0;    // output matrix (and a draft head of its own)
   std::int64_t draft_packed = 0;   // draft block without its routed experts
-  std::int64_t workspace = 0;      // work memory of the largest pass
+  // What a step of the draft head reads of an output matrix: the trunk's, one of its own, or, when it chooses among few
+  // tokens, a matrix of their rows, which is no part of head_packed.
+  std::int64_t draft_head_packed = 0;
+  std::int64_t draft_tokens = 0;     // that the head chooses among; 0: all
+  std::int64_t draft_head_rows = 0;  // their rows as they are in the file, which stay in RAM; 0: none
+  std::int64_t workspace = 0;        // work memory of the largest pass
 };
 
 struct PlanInput {

@@ -30,13 +30,6 @@ std::string gib(std::int64_t bytes) {
   return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / static_cast<double>(kGiB));
 }
 
-std::string grouped_count(std::int64_t n) {
-  std::string digits = fmt::format("{}", n);
-  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > 0; at -= 3)
-    digits.insert(static_cast<std::size_t>(at), ",");
-  return digits;
-}
-
 // Rows, results and ids of one layer between card and crew, twice: int8 rows with scales and sums (docs/numerics.md,
 // R2), one float row per route, an id and a weight per route.
 std::int64_t handoff_bytes(const ModelShape& s) {
@@ -140,8 +133,13 @@ class Planner {
     add(side, "dense weights", model.dense_packed);
     add(side, "output head", model.head_packed);
     add(side, "draft block", model.draft_packed, "without its experts");
+    if (model.draft_tokens > 0) {
+      add(side, "draft vocabulary", model.draft_head_packed,
+          fmt::format("{} of {} tokens", grouped(model.draft_tokens), grouped(model.shape.vocab)));
+      add(Memory::kRam, "draft vocabulary", model.draft_head_rows, "its rows of the file");
+    }
     add(side, "KV cache", state.kv + state.mtp_kv,
-        fmt::format("{} positions, {} bits", grouped_count(input_.state.context), input_.state.kv_bits));
+        fmt::format("{} positions, {} bits", grouped(input_.state.context), input_.state.kv_bits));
     add(side, "indexer keys", state.pooled + state.raw + state.mtp_pooled + state.mtp_raw);
     add(side, "recurrent states", state.gdn_state + state.gdn_conv + state.ple_conv + state.replay);
     add(side, "work memory", model.workspace);
@@ -273,7 +271,7 @@ class Planner {
       plan_.shortfall = fmt::format(
           "expert slots: pins and floor_per_layer of the policy ask for {} experts ({}), found room for {} slots and "
           "{}: {} short. Fix: fewer pins, a smaller floor_per_layer, or a shorter --context",
-          grouped_count(least), gib(least_bytes), grouped_count(slots), gib(room),
+          grouped(least), gib(least_bytes), grouped(slots), gib(room),
           least_bytes > room ? gib(least_bytes - room) : fmt::format("{} slots", least - slots));
       return;
     }
@@ -320,7 +318,7 @@ class Planner {
       plan_.limit = plan_.slots == banks_ * experts_ ? "nothing: every expert is on the card"
                                                      : "bans: every other expert is on the card";
     } else if (plan_.slots >= slots) {
-      plan_.limit = fmt::format("slots: the policy allows {}", grouped_count(slots));
+      plan_.limit = fmt::format("slots: the policy allows {}", grouped(slots));
     } else if (room_left < smallest_open) {
       plan_.limit = input_.plays_card ? "the played card's memory: its slots are full" : "VRAM: the card is full";
     } else {
@@ -383,13 +381,13 @@ class Planner {
       const auto [low, high] = std::minmax_element(plan_.slots_by_bank.begin(), plan_.slots_by_bank.end());
       plan_.items.push_back(
           {Memory::kVram, "expert slots", slot_bytes,
-           fmt::format("{} of {} experts, {} a layer", grouped_count(plan_.slots), grouped_count(all),
+           fmt::format("{} of {} experts, {} a layer", grouped(plan_.slots), grouped(all),
                        *low == *high ? fmt::format("{}", *low) : fmt::format("{} to {}", *low, *high))});
       if (input_.card) plan_.vram_used += slot_bytes;
       if (input_.plays_card) plan_.items.push_back({Memory::kRam, "expert slots", slot_bytes, "the played card"});
     }
     add(Memory::kRam, "expert arena", arena_bytes_,
-        fmt::format("{} experts{}", grouped_count(plan_.placement.count(Place::kRam)),
+        fmt::format("{} experts{}", grouped(plan_.placement.count(Place::kRam)),
                     input_.policy.crew.lock_memory && plan_.slots > 0 ? ", locked" : ""));
     const std::int64_t table = input_.model.weights.ngram_table;
     if (!table_in_ram_) {
@@ -397,7 +395,7 @@ class Planner {
     } else if (input_.policy.ngram_place == NgramPlace::kAuto) {
       add(Memory::kRam, "n-gram table", table, "fits");
     }
-    add(Memory::kDisk, "experts", disk_bytes_, fmt::format("{} experts", grouped_count(on_disk_)));
+    add(Memory::kDisk, "experts", disk_bytes_, fmt::format("{} experts", grouped(on_disk_)));
     if (plan_.vram_reserve > 0) plan_.items.push_back({Memory::kVram, "reserve", plan_.vram_reserve, "left alone"});
     if (plan_.ram_reserve > 0) plan_.items.push_back({Memory::kRam, "reserve", plan_.ram_reserve, "left alone"});
     if (on_disk_ == 0) return;
@@ -405,7 +403,7 @@ class Planner {
     const double rate = input_.hardware.disk.large_read_gbps * 1e9;
     plan_.warnings.push_back(
         fmt::format("{} experts ({}) fit neither on the card nor in RAM and are read from disk: {:.2f} a token{}",
-                    grouped_count(on_disk_), gib(disk_bytes_), plan_.disk_per_row,
+                    grouped(on_disk_), gib(disk_bytes_), plan_.disk_per_row,
                     rate > 0 ? fmt::format(", {:.1f} ms", 1e3 * bytes / rate) : std::string(", at an unknown rate")));
   }
 

@@ -172,11 +172,13 @@ void read_crew(const YamlValue& value, Policy::Crew& crew) {
   map.read("lock_memory", crew.lock_memory);
 }
 
-void read_drafting(const YamlValue& value, Policy::Drafting& drafting) {
-  const YamlMap map(value, {"mtp", "lookup", "depth"});
+void read_drafting(const YamlValue& value, const std::filesystem::path& folder, Policy::Drafting& drafting) {
+  const YamlMap map(value, {"mtp", "lookup", "depth", "vocabulary", "vocabulary_from"});
   map.read("mtp", drafting.mtp);
   map.read("lookup", drafting.lookup);
   map.read("depth", drafting.depth, 0, 8);
+  map.read("vocabulary", drafting.vocabulary, 0, kMostVocabulary);
+  if (const YamlValue* from = map.find("vocabulary_from")) set_vocabulary_source(from->text(), folder, drafting);
   if (drafting.depth.value_or(0) > 0 && !drafting.mtp && !drafting.lookup)
     map.need("depth").fail_found("a source of drafts", "a depth while mtp and lookup are false",
                                  "set one of them to true, or the depth to 0");
@@ -189,6 +191,14 @@ void read_lossy(const YamlValue& value, Policy::Lossy& lossy) {
 }
 
 }  // namespace
+
+void set_vocabulary_source(std::string_view word, const std::filesystem::path& folder, Policy::Drafting& drafting) {
+  drafting.vocabulary_from = word == "file"      ? VocabularySource::kFile
+                             : word == "history" ? VocabularySource::kHistory
+                                                 : VocabularySource::kText;
+  drafting.vocabulary_text.clear();
+  if (drafting.vocabulary_from == VocabularySource::kText) drafting.vocabulary_text = folder / word;
+}
 
 Policy load_policy(const std::filesystem::path& path) {
   const YamlValue file = read_yaml(path, "policy");
@@ -209,7 +219,7 @@ Policy load_policy(const std::filesystem::path& path) {
   if (const YamlValue* value = root.find("ngram"))
     YamlMap(*value, {"place"}).read_word("place", policy.ngram_place, kNgramPlaces);
   if (const YamlValue* value = root.find("crew")) read_crew(*value, policy.crew);
-  if (const YamlValue* value = root.find("drafting")) read_drafting(*value, policy.drafting);
+  if (const YamlValue* value = root.find("drafting")) read_drafting(*value, path.parent_path(), policy.drafting);
   if (const YamlValue* value = root.find("lossy")) read_lossy(*value, policy.lossy);
   return policy;
 }

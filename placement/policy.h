@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace tandem {
@@ -15,6 +16,7 @@ enum class AdaptMode : std::uint8_t { kOff, kLru, kLfu, kSwaps };
 enum class NgramPlace : std::uint8_t { kAuto, kRam, kDisk };
 enum class CrewCores : std::uint8_t { kPerformance, kAll };
 enum class KvFormat : std::uint8_t { kF16, kF32 };
+enum class VocabularySource : std::uint8_t { kFile, kHistory, kText };
 
 // Experts named in a policy: layers and experts as inclusive ranges.
 struct ExpertRange {
@@ -71,7 +73,10 @@ struct Policy {
   struct Drafting {
     bool mtp = true;
     bool lookup = true;
-    std::optional<int> depth;  // 0..8; auto: by the cost of a round
+    std::optional<int> depth;       // 0..8; auto: by the cost of a round
+    std::optional<int> vocabulary;  // tokens that the head chooses among; 0: all; auto: by the size of the vocabulary
+    VocabularySource vocabulary_from = VocabularySource::kFile;  // whose most frequent tokens these are
+    std::filesystem::path vocabulary_text;                       // kText: the file
   } drafting;
 
   // Switches that change the text. All off by default.
@@ -81,6 +86,11 @@ struct Policy {
     bool any() const { return biased_acceptance || tail_route_skip > 0.0; }
   } lossy;
 };
+
+inline constexpr int kMostVocabulary = 1 << 24;
+// "file" (the tokenizer of the model file), "history" (the user's saved conversations), or else a file with text,
+// looked up from `folder`.
+void set_vocabulary_source(std::string_view word, const std::filesystem::path& folder, Policy::Drafting& drafting);
 
 // Throws InputError with file, line, column, the nearest known key, and how to fix it.
 Policy load_policy(const std::filesystem::path& path);

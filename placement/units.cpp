@@ -49,4 +49,12 @@ std::string format_bytes(std::int64_t bytes) {
   return fmt::format("{}{:.{}f} {}", negative ? "-" : "", value, decimals, kUnits[unit]);
 }
 
+std::string grouped(std::int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
+    digits.insert(static_cast<std::size_t>(at), ",");
+  }
+  return digits;
+}
+
 }  // namespace tandem

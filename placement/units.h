@@ -17,5 +17,7 @@ std::optional<std::int64_t> parse_bytes(std::string_view text);
 std::int64_t parse_bytes_or_fail(std::string_view text, std::string_view where);
 // "21.4 GiB", "512 MiB", "96 B": three digits at most, the largest unit that leaves at least 1.
 std::string format_bytes(std::int64_t bytes);
+// "12,345": with thousands separators.
+std::string grouped(std::int64_t number);
 
 }  // namespace tandem

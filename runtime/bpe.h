@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -25,6 +26,9 @@ class Bpe {
   // Appends the tokens of `piece` to `out`: quadratic for short pieces, which it is faster for, and O(n log n) for long
   // ones.
   void encode(std::string_view piece, std::vector<std::int32_t>& out) const;
+
+  // What the merges make, by rank.
+  std::span<const std::uint32_t> merged() const { return merged_; }
 
  private:
   void encode_short(std::string_view piece, std::vector<std::int32_t>& out) const;

@@ -228,6 +228,8 @@ ChatCommands::Next ChatCommands::stats(const std::string&) {
   screen_.line(fmt::format("  answers     {}: {} tokens, {:.1f} tok/s; prompts {} tokens, {:.1f} tok/s", answers_,
                            answer_tokens_, rate(answer_tokens_, decode_seconds_), prompt_tokens_,
                            rate(prompt_tokens_, prompt_seconds_)));
+  if (const std::string vocabulary = describe(engine_.draft_vocabulary()); !vocabulary.empty())
+    screen_.line(fmt::format("  {:<11} the draft head chooses among {}", "vocabulary", vocabulary));
   for (const ReportLine& line : draft_report(drafts_)) screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
   if (ExpertStore* experts = engine_.experts())
     for (const ReportLine& line : expert_report(*experts, experts->stats()))

@@ -186,6 +186,22 @@ std::vector<std::string> saved_conversations() {
   return names;
 }
 
+SavedChats read_saved_chats() {
+  SavedChats saved;
+  for (const std::string& name : saved_conversations()) {
+    try {
+      StoredConversation stored = read_conversation(conversation_path(name), {});
+      SavedChat chat{stored.fingerprint, std::move(stored.tokens), {}};
+      for (const ChatTurn& turn : stored.turns)
+        for (const std::string* part : {&turn.user, &turn.thinking, &turn.answer}) chat.text += *part + "\n";
+      saved.chats.push_back(std::move(chat));
+    } catch (const InputError& problem) {
+      saved.problems.emplace_back(problem.what());
+    }
+  }
+  return saved;
+}
+
 // ---- the session's side ----
 
 void ChatSession::save(const std::filesystem::path& path) const {

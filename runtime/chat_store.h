@@ -8,6 +8,7 @@
 
 #include "runtime/chat_session.h"
 #include "runtime/chat_settings.h"
+#include "runtime/draft_vocabulary.h"
 
 namespace tandem {
 
@@ -32,5 +33,7 @@ std::filesystem::path state_path_of(const std::filesystem::path& conversation); 
 // added when missing. Throws InputError for an empty name or an unknown user folder.
 std::filesystem::path conversation_path(const std::string& name);
 std::vector<std::string> saved_conversations();  // names in the user's folder, sorted
+// All of them, for EngineOptions::saved_chats.
+SavedChats read_saved_chats();
 
 }  // namespace tandem

@@ -195,6 +195,8 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
   write_stdout(fmt::format("{}\n{}, {} tokens; {} segments of {} + {} tokens, {} repeats; times in ms a round\n",
                            engine.ops().describe(), options.text, tokens.size(), options.segments,
                            options.prompt_tokens, options.tokens, options.repeats));
+  if (const std::string vocabulary = describe(engine.draft_vocabulary()); !vocabulary.empty())
+    write_stdout(fmt::format("the draft head chooses among {}\n", vocabulary));
   for (const bool forced : {true, false}) {
     if (!(forced ? options.forced : options.free)) continue;
     std::vector<std::unique_ptr<Configuration>> ways;

@@ -52,8 +52,7 @@ std::string inspect_text(const InspectReport& report, const std::optional<Inspec
 std::string inspect_json(const InspectReport& report, const std::optional<InspectMemory>& memory,
                          const CheckResult& check);
 
-// "1.27 GB", decimal units; "12,345" with thousands separators.
+// "1.27 GB", decimal units.
 std::string human_bytes(std::int64_t bytes);
-std::string grouped(std::int64_t number);
 
 }  // namespace tandem

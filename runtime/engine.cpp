@@ -39,6 +39,13 @@ Model open_model(const EngineOptions& options, const Policy& policy) {
   return model;
 }
 
+DraftVocabulary reduce_draft_head(const EngineOptions& options, const Policy& policy, const Tokenizer& tokenizer,
+                                  Model& model) {
+  DraftVocabulary vocabulary = choose_draft_vocabulary(policy.drafting, model, tokenizer, options.saved_chats);
+  if (!vocabulary.ids.empty()) model.mtp->reduce_output(vocabulary.ids);
+  return vocabulary;
+}
+
 std::size_t choose_context(const EngineOptions& options, const Policy& policy, const ModelShape& shape) {
   const auto trained = static_cast<std::size_t>(shape.max_positions);
   const auto asked = static_cast<std::size_t>(policy.context.value_or(0));
@@ -129,6 +136,7 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
       model_(open_model(options, policy_)),
       tokenizer_(Tokenizer::from_gguf(model_.gguf())),
       template_(ChatTemplate::from_gguf(model_.gguf())),
+      draft_vocabulary_(reduce_draft_head(options, policy_, tokenizer_, model_)),
       ops_(make_machine(options, policy_, make_ops)),
       context_(choose_context(options, policy_, model_.shape)),
       chunk_(choose_chunk(options, context_)),
@@ -150,6 +158,7 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
           "Fix: leave it out, or --device cpu");
   }
   if (!template_.warning().empty()) warnings_.push_back(template_.warning());
+  add(draft_vocabulary_.warnings);
   add(plan_.plan.warnings);
   add(ops_->warnings());
   if (experts() != nullptr) add(experts()->warnings());

@@ -11,6 +11,7 @@
 
 #include "runtime/chat_template.h"
 #include "runtime/draft.h"
+#include "runtime/draft_vocabulary.h"
 #include "runtime/model.h"
 #include "runtime/ops.h"
 #include "runtime/pipeline.h"
@@ -51,6 +52,7 @@ struct EngineOptions {
   PlacementChoices placement;       // of which context, kv and use_mtp are taken from above
   DraftChoices drafting;
   LossyChoices lossy;
+  ReadSavedChats saved_chats;        // for a draft vocabulary by history; empty: there are none
   std::filesystem::path slots_file;  // experts on the card: read at the start if it is there, written at the end
   std::filesystem::path timeline;    // a trace of all threads, written at the end
   bool plan = true;                  // false: for a machine that reads all weights from the file; nothing is planned
@@ -90,6 +92,7 @@ class Engine {
   std::size_t prefill_chunk() const { return chunk_; }
   KvType kv() const { return kv_; }
   DraftSettings drafting() const;  // by flags and policy
+  const DraftVocabulary& draft_vocabulary() const { return draft_vocabulary_; }
   // Bytes of the card in use beside those planned, as a line for a report; empty without a card. To be asked when the
   // sequences have been made.
   std::string card_memory_note(std::int64_t sequences = 1) const;
@@ -103,6 +106,7 @@ class Engine {
   Model model_;
   Tokenizer tokenizer_;
   ChatTemplate template_;
+  DraftVocabulary draft_vocabulary_;
   std::unique_ptr<Ops> ops_;
   std::size_t context_, chunk_;
   KvType kv_;

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "placement/check.h"
+#include "placement/units.h"
 #include "runtime/cmd_inspect.h"
 
 namespace tandem {
@@ -195,14 +196,6 @@ std::string human_bytes(std::int64_t bytes) {
     ++unit;
   }
   return fmt::format("{:.{}f} {}", value, value < 9.995 ? 2 : value < 99.95 ? 1 : 0, kUnits[unit]);
-}
-
-std::string grouped(std::int64_t number) {
-  std::string digits = fmt::format("{}", number);
-  for (auto at = static_cast<std::ptrdiff_t>(digits.size()) - 3; at > (number < 0 ? 1 : 0); at -= 3) {
-    digits.insert(static_cast<std::size_t>(at), ",");
-  }
-  return digits;
 }
 
 std::string inspect_text(const InspectReport& report, const std::optional<InspectMemory>& memory,

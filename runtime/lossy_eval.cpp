@@ -22,8 +22,9 @@ class Distributions {
     ids_.clear();
     trunk_ = probabilities(logits, prefix);
   }
-  DistributionChange with_head(std::span<const float> logits, std::span<const TokenId> prefix) {
-    std::vector<double> draft = probabilities(logits, prefix);
+  DistributionChange with_head(std::span<const float> logits, std::span<const TokenId> prefix,
+                               std::span<const TokenId> ids) {
+    std::vector<double> draft = probabilities(logits, prefix, ids);
     trunk_.resize(ids_.size(), 0.0);
     return biased_change(trunk_, draft);
   }
@@ -36,7 +37,8 @@ class Distributions {
  private:
   std::size_t index(TokenId id) { return ids_.try_emplace(id, ids_.size()).first->second; }
 
-  std::vector<double> probabilities(std::span<const float> logits, std::span<const TokenId> prefix) {
+  std::vector<double> probabilities(std::span<const float> logits, std::span<const TokenId> prefix,
+                                    std::span<const TokenId> ids = {}) {
     std::vector<double> p(ids_.size());
     const auto put = [&](TokenId id, double value) {
       const std::size_t i = index(id);
@@ -44,10 +46,10 @@ class Distributions {
       p[i] = value;
     };
     if (sampler_.settings().temperature == 0.0F) {
-      put(sampler_.sample(logits, prefix, 0), 1.0);
+      put(sampler_.sample(logits, prefix, 0, ids), 1.0);
       return p;
     }
-    const std::span<const Candidate> kept = sampler_.filter(logits, prefix, 0);
+    const std::span<const Candidate> kept = sampler_.filter(logits, prefix, 0, ids);
     float top = kept.front().score;
     for (const Candidate& c : kept) top = std::max(top, c.score);
     double sum = 0;
@@ -151,7 +153,7 @@ struct LossyRun {
     p.logits = logits_change(exact, row);
     if (options.lossy.biased_acceptance) {
       distributions.set_trunk(row, prefix);
-      if (!drafted.empty()) p.head = distributions.with_head(drafted, prefix);
+      if (!drafted.empty()) p.head = distributions.with_head(drafted, prefix, pipeline.model().mtp->output_ids);
       lookup.extend(prefix);
       distributions.set_trunk(row, prefix);
       if (const PromptLookup::Match match = lookup.find(); match.length > 0)

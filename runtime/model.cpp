@@ -183,6 +183,21 @@ ExpertWeights ExpertBank::expert(int index) const {
   return {pick(gate, gate_up_stride, gate_scale), pick(up, up_stride, up_scale), pick(down, down_stride, down_scale)};
 }
 
+void MtpWeights::reduce_output(std::vector<std::int32_t> ids) {
+  CHECK(!ids.empty() && output_ids.empty(), "{} tokens of {}", ids.size(), output_ids.size());
+  CHECK(ids.front() >= 0 && static_cast<std::size_t>(ids.back()) < output.rows, "tokens {} to {} of {}", ids.front(),
+        ids.back(), output.rows);
+  const std::size_t bytes = output.row_size();
+  output_rows_.resize(ids.size() * bytes);
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    CHECK(i == 0 || ids[i - 1] < ids[i], "token {} after {}", ids[i], ids[i - 1]);
+    std::copy_n(output.row(static_cast<std::size_t>(ids[i])), bytes, output_rows_.data() + i * bytes);
+  }
+  output.data = output_rows_.data();
+  output.rows = ids.size();
+  output_ids = std::move(ids);
+}
+
 Model Model::open(const std::filesystem::path& path, const std::filesystem::path& mtp_path, MtpPolicy policy) {
   std::optional<Gguf> mtp;
   Gguf gguf = Gguf::open(path);

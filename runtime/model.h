@@ -96,6 +96,15 @@ struct MtpWeights {
   HcWeights head;                 // draft mixer, no inject
   LayerWeights layer;             // a full attention layer
   WeightView token_embd, output;  // own copies, or the trunk's
+  // The tokens that the rows of `output` stand for, ascending; empty: row i is token i.
+  std::vector<std::int32_t> output_ids;
+
+  // From now on `output` has the rows of these tokens only: a copy, which this holds. To be called before a machine
+  // loads the model, once. REQUIRES at least one id, ascending, each once, below the rows of `output`.
+  void reduce_output(std::vector<std::int32_t> ids);
+
+ private:
+  std::vector<std::uint8_t> output_rows_;
 };
 
 // What a model recommends for sampling: the published defaults of this architecture, replaced by general.sampling.*

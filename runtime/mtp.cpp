@@ -79,7 +79,9 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   });
   (mode == PassMode::kWindow ? state.mtp.pending : state.mtp.rows) += w;
   shared.count_routes(shape.layers, shape.layers + 1, w, mode);
-  return shared.output(w, logits, false);
+  PassOutput out = shared.output(w, logits, false);
+  out.ids = impl_->weights.output_ids;
+  return out;
 }
 
 }  // namespace tandem

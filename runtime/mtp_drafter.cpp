@@ -8,10 +8,11 @@
 namespace tandem {
 namespace {
 
-// exp(logit - log sum exp) of one token. What lies this far below the best one adds less than one part in 10^7 each.
+// exp(logit - log sum exp) of one of the logits. What lies this far below the best one adds less than one part in 10^7
+// each.
 constexpr float kNegligible = 16.0F;
 
-float probability(std::span<const float> logits, TokenId token, float temperature) {
+float probability(std::span<const float> logits, std::size_t index, float temperature) {
   const float scale = temperature > 0.0F ? 1.0F / temperature : 1.0F;
   const float top = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
@@ -19,7 +20,7 @@ float probability(std::span<const float> logits, TokenId token, float temperatur
     const float below = (logit - top) * scale;
     if (below > -kNegligible) sum += static_cast<double>(std::exp(below));
   }
-  const float below = (logits[static_cast<std::size_t>(token)] - top) * scale;
+  const float below = (logits[index] - top) * scale;
   return static_cast<float>(static_cast<double>(std::exp(below)) / sum);
 }
 
@@ -86,8 +87,9 @@ bool MtpDrafter::begin(std::span<const TokenId> prefix) {
 Draft MtpDrafter::draft(std::span<const TokenId> prefix) {
   CHECK(out_.logits && sampler_);
   const std::span<const float> logits = out_.logits.span(0);
-  const TokenId token = sampler_->sample(logits, prefix, answer_start_);
-  return {token, DraftSource::kHead, probability(logits, token, sampler_->settings().temperature)};
+  const TokenId token = sampler_->sample(logits, prefix, answer_start_, out_.ids);
+  const std::size_t logit = logit_of(token, out_.ids, logits.size()).value();
+  return {token, DraftSource::kHead, probability(logits, logit, sampler_->settings().temperature)};
 }
 
 void MtpDrafter::advance(TokenId token, bool logits) {

@@ -33,6 +33,8 @@ class RouteObserver {
 struct PassOutput {
   ConstRows logits;  // rows asked for, [rows, vocab]; valid until the next pass
   ConstRows wide;    // [rows of the pass, D], the wide residual before the final mixer (input of the MTP head)
+  // Of the columns of the logits, where they are not those of all tokens (MtpWeights::output_ids).
+  std::span<const TokenId> ids;
   // With a choice: the tokens chosen, in place of the logits.
   std::span<const TokenId> tokens;
 };

@@ -37,6 +37,8 @@ std::int64_t packed_size(const SortedTensor& entry) {
 
 void add_packed(const SortedTensor& entry, PlanModel& plan) {
   const std::int64_t bytes = packed_size(entry);
+  // Rows of it were copied; nobody reads the rest.
+  if (entry.spec->role == TensorRole::kHead && entry.spec->mtp && plan.draft_tokens > 0) return;
   switch (entry.spec->role) {
     case TensorRole::kEmbedding:
     case TensorRole::kNgramTable:
@@ -54,6 +56,14 @@ void add_packed(const SortedTensor& entry, PlanModel& plan) {
   if (!entry.spec->mtp && entry.spec->role == TensorRole::kSharedExpert) plan.shared_packed += bytes;
 }
 
+void add_draft_head(const WeightView& output, PlanModel& plan) {
+  const auto rows = plan.draft_tokens > 0 ? static_cast<std::size_t>(plan.draft_tokens) : output.rows;
+  const auto raw = static_cast<std::int64_t>(rows * output.row_size());
+  plan.draft_head_packed =
+      has_tile_layout(output.type) ? static_cast<std::int64_t>(packed_bytes(output.type, rows, output.cols)) : raw;
+  if (plan.draft_tokens > 0) plan.draft_head_rows = raw;
+}
+
 std::int64_t blob_bytes(const ExpertBank& bank) {
   if (ExpertBlobLayout::possible(bank)) return static_cast<std::int64_t>(ExpertBlobLayout::of(bank).bytes);
   return static_cast<std::int64_t>(bank.gate.bytes() + bank.up.bytes() + bank.down.bytes());
@@ -69,13 +79,15 @@ RouteShares fit_banks(const RouteShares& shares, int banks) {
 
 }  // namespace
 
-PlanModel plan_model(const Model& model, std::int64_t prefill_rows) {
+PlanModel plan_model(const Model& model, std::int64_t prefill_rows, std::int64_t draft_tokens) {
   PlanModel plan;
+  plan.draft_tokens = model.mtp ? draft_tokens : 0;
   plan.name = model.gguf().name();
   plan.shape = model.shape;
   const std::vector<SortedTensor> tensors = bound_tensors(model);
   plan.weights = weight_bytes(tensors);
   for (const SortedTensor& entry : tensors) add_packed(entry, plan);
+  if (model.mtp) add_draft_head(model.mtp->output, plan);
   for_each_bank(model, [&](const ExpertBank& bank) {
     plan.expert_bytes.push_back(blob_bytes(bank));
     const auto all = static_cast<double>(bank.gate.bytes() + bank.up.bytes() + bank.down.bytes());

@@ -8,8 +8,9 @@
 
 namespace tandem {
 
-// prefill_rows: rows of the largest pass (--prefill-chunk).
-PlanModel plan_model(const Model& model, std::int64_t prefill_rows = 512);
+// prefill_rows: rows of the largest pass (--prefill-chunk). draft_tokens: what the draft head chooses among, 0: all
+// (draft_vocabulary_size).
+PlanModel plan_model(const Model& model, std::int64_t prefill_rows = 512, std::int64_t draft_tokens = 0);
 
 // The policy's census files as shares of this model's banks. A census without the draft block's bank leaves that one
 // uniform, one of a model with a draft block may serve a model without. Without census files: uniform. Throws

@@ -4,6 +4,7 @@
 
 #include "placement/check.h"
 #include "placement/units.h"
+#include "runtime/draft_vocabulary.h"
 #include "runtime/plan_model.h"
 #include "runtime/system_facts.h"
 
@@ -19,6 +20,9 @@ Policy resolve_policy(const PlacementChoices& choices) {
   if (choices.kv) policy.kv = *choices.kv;
   if (choices.adapt) policy.adapt.mode = *choices.adapt;
   if (!choices.use_mtp) policy.drafting.mtp = false;
+  if (choices.draft_vocab_auto) policy.drafting.vocabulary.reset();
+  if (choices.draft_vocab) policy.drafting.vocabulary = choices.draft_vocab;
+  if (!choices.draft_vocab_from.empty()) set_vocabulary_source(choices.draft_vocab_from, {}, policy.drafting);
   return policy;
 }
 
@@ -38,7 +42,7 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
   PlanInput& input = report.input;
   input.policy = given;
   Policy& policy = input.policy;
-  input.model = plan_model(model, prefill_rows);
+  input.model = plan_model(model, prefill_rows, draft_vocabulary_size(policy.drafting, model.shape.vocab));
   input.state = plan_state(policy, model.shape);
   input.shares = plan_shares(policy, model);
   check_policy_against(policy, input.shares.banks, input.shares.experts);

@@ -20,6 +20,9 @@ struct PlacementChoices {
   std::optional<int> slots;
   std::optional<KvFormat> kv;
   std::optional<AdaptMode> adapt;
+  std::optional<int> draft_vocab;  // as Policy::Drafting::vocabulary
+  bool draft_vocab_auto = false;
+  std::string draft_vocab_from;  // as for set_vocabulary_source
   bool use_mtp = true;
   bool cpu = false;                   // no card; with --vram or --slots, or slots in the policy, the CPU plays one
   std::optional<Hardware::Gpu> card;  // the card that will run it: its memory is what there is, whatever a file says

@@ -21,8 +21,13 @@ bool better(const Candidate& a, const Candidate& b) {
   return a.score > b.score || (a.score == b.score && a.id < b.id);
 }
 
-void check_logits(std::span<const float> logits) {
-  CHECK(!logits.empty());
+TokenId token_of(std::size_t logit, std::span<const TokenId> ids) {
+  return ids.empty() ? static_cast<TokenId>(logit) : ids[logit];
+}
+
+void check_logits(std::span<const float> logits, std::span<const TokenId> ids) {
+  CHECK(!logits.empty() && (ids.empty() || ids.size() == logits.size()), "{} logits of {} tokens", logits.size(),
+        ids.size());
   std::size_t bad = 0;
   for (const float x : logits) bad += !(x < kInfinity) ? 1U : 0U;
   if (bad == 0) return;
@@ -30,7 +35,7 @@ void check_logits(std::span<const float> logits) {
   fail_input(
       "logits: expected finite values, found {} for token {} ({} bad values in all). Fix: the weights are damaged or "
       "were read wrongly; check the file against its published checksum",
-      *first, first - logits.begin(), bad);
+      *first, token_of(static_cast<std::size_t>(first - logits.begin()), ids), bad);
 }
 
 template <typename T>
@@ -53,13 +58,20 @@ void check_settings(const SamplerSettings& settings) {
   check_range("repetition-penalty (1 for off)", settings.repetition_penalty, 0.01F, 100.0F);
 }
 
-TokenId argmax_token(std::span<const float> logits) {
-  check_logits(logits);
+std::optional<std::size_t> logit_of(TokenId token, std::span<const TokenId> ids, std::size_t logits) {
+  if (ids.empty()) return token >= 0 && static_cast<std::size_t>(token) < logits ? std::optional(token) : std::nullopt;
+  const auto found = std::lower_bound(ids.begin(), ids.end(), token);
+  if (found == ids.end() || *found != token) return std::nullopt;
+  return static_cast<std::size_t>(found - ids.begin());
+}
+
+TokenId argmax_token(std::span<const float> logits, std::span<const TokenId> ids) {
+  check_logits(logits, ids);
   const auto best = std::max_element(logits.begin(), logits.end());  // the first of equal ones
   if (*best == -kInfinity) {
     fail_input("logits: expected a finite value, found -infinity for every token. Fix: check the file's checksum");
   }
-  return static_cast<TokenId>(best - logits.begin());
+  return token_of(static_cast<std::size_t>(best - logits.begin()), ids);
 }
 
 std::optional<TokenChoice> plain_choice(const SamplerSettings& s) {
@@ -90,9 +102,10 @@ Sampler::Sampler(const SamplerSettings& settings) : settings_(settings) {
   check_settings(settings);
 }
 
-TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> prefix, std::size_t answer_start) {
-  if (settings_.temperature == 0.0F) return argmax_token(penalise(logits, prefix, answer_start));
-  const std::span<const Candidate> candidates = filter(logits, prefix, answer_start);
+TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> prefix, std::size_t answer_start,
+                        std::span<const TokenId> ids) {
+  if (settings_.temperature == 0.0F) return argmax_token(penalise(logits, prefix, answer_start, ids), ids);
+  const std::span<const Candidate> candidates = filter(logits, prefix, answer_start, ids);
   const auto noisy = [&](const Candidate& candidate) {
     const auto id = static_cast<std::uint32_t>(candidate.id);
     return Candidate{candidate.id, candidate.score + gumbel_noise(settings_.seed, prefix.size(), id)};
@@ -117,10 +130,10 @@ bool Sampler::at_least_as_likely(TokenId a, TokenId b) const {
 }
 
 std::span<const Candidate> Sampler::filter(std::span<const float> logits, std::span<const TokenId> prefix,
-                                           std::size_t answer_start) {
+                                           std::size_t answer_start, std::span<const TokenId> ids) {
   CHECK(settings_.temperature > 0.0F);
-  check_logits(logits);
-  collect_top_k(penalise(logits, prefix, answer_start));
+  check_logits(logits, ids);
+  collect_top_k(penalise(logits, prefix, answer_start, ids), ids);
   if (candidates_.empty()) {
     fail_input("logits: expected a finite value, found -infinity for every token. Fix: check the file's checksum");
   }
@@ -131,7 +144,7 @@ std::span<const Candidate> Sampler::filter(std::span<const float> logits, std::s
 }
 
 std::span<const float> Sampler::penalise(std::span<const float> logits, std::span<const TokenId> prefix,
-                                         std::size_t answer_start) {
+                                         std::size_t answer_start, std::span<const TokenId> ids) {
   CHECK(answer_start <= prefix.size(), "{} {}", answer_start, prefix.size());
   const float repetition = settings_.repetition_penalty;
   const float presence = settings_.presence_penalty;
@@ -145,8 +158,9 @@ std::span<const float> Sampler::penalise(std::span<const float> logits, std::spa
     std::sort(seen_.begin(), seen_.end());
     seen_.erase(std::unique(seen_.begin(), seen_.end()), seen_.end());
     for (const TokenId id : seen_) {
-      CHECK(id >= 0 && static_cast<std::size_t>(id) < penalised_.size(), "token {}", id);
-      change(penalised_[static_cast<std::size_t>(id)]);
+      const std::optional<std::size_t> logit = logit_of(id, ids, penalised_.size());
+      CHECK(logit || !ids.empty(), "token {}", id);
+      if (logit) change(penalised_[*logit]);
     }
   };
   if (repetition != 1.0F) {
@@ -157,13 +171,13 @@ std::span<const float> Sampler::penalise(std::span<const float> logits, std::spa
 }
 
 // Fills candidates_ with what step 4 leaves. Dividing by T keeps the order, so the k best are taken before it.
-void Sampler::collect_top_k(std::span<const float> logits) {
+void Sampler::collect_top_k(std::span<const float> logits, std::span<const TokenId> ids) {
   candidates_.clear();
   const std::size_t n = logits.size();
   const std::size_t k = settings_.top_k == 0 ? n : std::min(n, static_cast<std::size_t>(settings_.top_k));
   if (k == n) {
     for (std::size_t i = 0; i < n; ++i) {
-      if (logits[i] != -kInfinity) candidates_.push_back({static_cast<TokenId>(i), logits[i]});
+      if (logits[i] != -kInfinity) candidates_.push_back({token_of(i, ids), logits[i]});
     }
     return;
   }
@@ -175,7 +189,7 @@ void Sampler::collect_top_k(std::span<const float> logits) {
       std::pop_heap(candidates_.begin(), candidates_.end(), better);
       candidates_.pop_back();
     }
-    candidates_.push_back({static_cast<TokenId>(i), logits[i]});
+    candidates_.push_back({token_of(i, ids), logits[i]});
     std::push_heap(candidates_.begin(), candidates_.end(), better);
     if (candidates_.size() == k) floor = candidates_.front().score;
   }

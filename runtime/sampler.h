@@ -60,7 +60,10 @@ class Sampler {
   // The token that follows `prefix`; prefix[answer_start..] is the present answer. Ties go to the lower id.
   // Throws InputError when a logit is NaN or +infinity, or when all are -infinity. REQUIRES logits not empty,
   // answer_start <= prefix.size(), ids of the prefix below logits.size().
-  TokenId sample(std::span<const float> logits, std::span<const TokenId> prefix, std::size_t answer_start);
+  // `ids`: the tokens that the logits belong to, ascending; the choice is then among them, each with the noise that it
+  // has among all. Empty: token i is logit i.
+  TokenId sample(std::span<const float> logits, std::span<const TokenId> prefix, std::size_t answer_start,
+                 std::span<const TokenId> ids = {});
 
   // Of the row that was sampled or filtered last: whether `a` and `b` are both among the survivors of steps 1 to 6 and
   // `a` is at least as likely as `b`. Never with temperature 0, where one token alone has a probability.
@@ -68,14 +71,14 @@ class Sampler {
 
   // The survivors of steps 1 to 6, in no particular order; valid until the next call. REQUIRES temperature > 0.
   std::span<const Candidate> filter(std::span<const float> logits, std::span<const TokenId> prefix,
-                                    std::size_t answer_start);
+                                    std::size_t answer_start, std::span<const TokenId> ids = {});
 
   const SamplerSettings& settings() const { return settings_; }
 
  private:
   std::span<const float> penalise(std::span<const float> logits, std::span<const TokenId> prefix,
-                                  std::size_t answer_start);
-  void collect_top_k(std::span<const float> logits);
+                                  std::size_t answer_start, std::span<const TokenId> ids);
+  void collect_top_k(std::span<const float> logits, std::span<const TokenId> ids);
   void keep_top_p();
   void keep_min_p();
 
@@ -85,7 +88,11 @@ class Sampler {
   std::vector<Candidate> candidates_;
 };
 
-// The index of the largest value, ties to the lower index. Throws InputError like Sampler::sample.
-TokenId argmax_token(std::span<const float> logits);
+// The token with the largest value, ties to the lower one. Throws InputError like Sampler::sample.
+TokenId argmax_token(std::span<const float> logits, std::span<const TokenId> ids = {});
+
+// Which of the logits is that of a token: its place in `ids`, or the token itself where that is empty; empty when it
+// has none.
+std::optional<std::size_t> logit_of(TokenId token, std::span<const TokenId> ids, std::size_t logits);
 
 }  // namespace tandem

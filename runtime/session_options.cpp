@@ -5,10 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
 #include <random>
 
 #include "placement/check.h"
 #include "placement/units.h"
+#include "runtime/chat_store.h"
 
 namespace tandem {
 namespace {
@@ -21,6 +23,22 @@ CLI::Option* add_optional(CLI::App& app, const std::string& name, std::optional<
       .add_option_function<T>(
           name, [&target](const T& value) { target = value; }, help)
       ->type_name(type);
+}
+
+constexpr const char* kDraftGroup = "Drafting (see docs/drafting.md; never changes the text)";
+
+void choose_vocabulary(const std::string& text, PlacementChoices& choices) {
+  choices.draft_vocab.reset();
+  choices.draft_vocab_auto = text == "auto";
+  if (choices.draft_vocab_auto) return;
+  int size = 0;
+  const char* end = text.data() + text.size();
+  const auto [stopped, error] = std::from_chars(text.data(), end, size);
+  const bool number = error == std::errc{} && stopped == end && size >= 1 && size <= kMostVocabulary;
+  if (!number && text != "off")
+    fail_input("--draft-vocab: expected auto, off or a number of tokens from 1 to {}, found \"{}\"", kMostVocabulary,
+               text);
+  choices.draft_vocab = number ? size : 0;
 }
 
 }  // namespace
@@ -85,6 +103,7 @@ void add_engine_flags(CLI::App& app, EngineOptions& options) {
   add_words(app, "--kv", {"f16", "f32"}, "f16 or f32: how keys and values are kept (default f16)", "TYPE",
             [&options](std::size_t word) { options.kv = word == 0 ? KvType::kF16 : KvType::kF32; });
   add_placement_flags(app, options.placement);
+  options.saved_chats = read_saved_chats;
   app.add_option("--slots-file", options.slots_file,
                  "experts on the card: read from FILE at the start if it is there, written at the end")
       ->type_name("FILE");
@@ -119,10 +138,21 @@ void add_placement_flags(CLI::App& app, PlacementChoices& choices) {
   add_words(app, "--adapt", {"off", "lru", "lfu", "swaps"}, "off, lru, lfu or swaps: how experts move to the card",
             "HOW", [&choices](std::size_t word) { choices.adapt = static_cast<AdaptMode>(word); });
   app.get_option("--adapt")->group(group);
+  app.add_option_function<std::string>(
+         "--draft-vocab", [&choices](const std::string& text) { choose_vocabulary(text, choices); },
+         "tokens that the draft head chooses among: a number, off for all, or auto (default auto: 65536 if there are "
+         "more)")
+      ->type_name("N")
+      ->group(kDraftGroup);
+  app.add_option("--draft-vocab-from", choices.draft_vocab_from,
+                 "whose most frequent tokens these are: file (the tokenizer's own order), history (your saved "
+                 "conversations), or a file with text (default file)")
+      ->type_name("SOURCE")
+      ->group(kDraftGroup);
 }
 
 void add_draft_flags(CLI::App& app, DraftChoices& choices) {
-  const std::string group = "Drafting (see docs/drafting.md; never changes the text)";
+  const std::string group = kDraftGroup;
   std::vector<std::string> depths{"auto"};
   for (std::size_t d = 0; d <= kMaxHeadDrafts; ++d) depths.push_back(std::to_string(d));
   add_words(app, "--drafts", depths,

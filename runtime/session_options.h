@@ -45,7 +45,8 @@ void add_words(CLI::App& app, const std::string& name, const std::vector<std::st
 
 // MODEL, --mtp, --no-mtp, --device, --workers, --context, --prefill-chunk, --kv.
 void add_engine_flags(CLI::App& app, EngineOptions& options);
-// --policy, --hardware, --vram, --ram, --slots, --adapt: where things live (all engine commands, and `tandem plan`).
+// --policy, --hardware, --vram, --ram, --slots, --adapt, --draft-vocab, --draft-vocab-from: where things live and how
+// large they are (all engine commands, and `tandem plan`).
 void add_placement_flags(CLI::App& app, PlacementChoices& choices);
 // --drafts, --lookup, --mtp-norm, --mtp-attention: for commands that generate.
 void add_draft_flags(CLI::App& app, DraftChoices& choices);

@@ -208,6 +208,25 @@ bool Tokenizer::is_special(TokenId id) const {
   return impl_->table.special[static_cast<std::size_t>(id)];
 }
 
+std::vector<TokenId> Tokenizer::by_rank() const {
+  const TokenTable& table = impl_->table;
+  std::vector<TokenId> order;
+  order.reserve(table.size());
+  std::vector<bool> listed(table.size());
+  const auto add = [&](std::size_t id) {
+    if (listed[id]) return;
+    listed[id] = true;
+    order.push_back(static_cast<TokenId>(id));
+  };
+  for (const TokenId id : table.stop_ids) add(static_cast<std::size_t>(id));
+  for (std::size_t id = 0; id < table.size(); ++id)
+    if (table.special[id]) add(id);
+  for (const TokenId id : table.byte_tokens) add(static_cast<std::size_t>(id));
+  for (const std::uint32_t id : impl_->bpe.merged()) add(id);
+  for (std::size_t id = 0; id < table.size(); ++id) add(id);
+  return order;
+}
+
 std::size_t Tokenizer::size() const {
   return impl_->table.size();
 }

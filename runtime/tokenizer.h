@@ -75,6 +75,11 @@ class Tokenizer {
   std::span<const TokenId> stop_ids() const;
   bool is_stop(TokenId id) const;
 
+  // Every token once, in the order in which training the tokenizer found them worth having: those that end generation,
+  // the other special ones by id, the 256 bytes, then by the rank of the first merge that makes them (a merge of lower
+  // rank was more frequent in the text that the tokenizer was made from), and at last those that nothing makes, by id.
+  std::vector<TokenId> by_rank() const;
+
  private:
   struct Impl;
   explicit Tokenizer(std::unique_ptr<Impl> impl);

@@ -70,10 +70,12 @@ Workspace::Workspace(MachineMemory& m, const ModelShape& shape, std::size_t w, s
   reserve_positions(w, std::min(context, sz(shape.indexer_budget + shape.indexer_ratio)));
 }
 
-void Workspace::reserve_logits(std::size_t rows, std::size_t vocab) {
-  if (rows <= logit_rows_) return;
-  logits = StagedBuffer(memory, rows, vocab);
-  logit_rows_ = rows;
+void Workspace::reserve_logits(std::size_t rows, std::size_t tokens) {
+  if (rows * tokens <= logits.data().size()) {
+    if (rows > 0) logits = StagedBuffer(logits.data(), tokens);
+    return;
+  }
+  logits = StagedBuffer(memory, rows, tokens);
   identity = new_identity();
 }
 

@@ -30,6 +30,8 @@ class StagedBuffer {
  public:
   StagedBuffer() = default;
   StagedBuffer(MachineMemory& memory, std::size_t rows, std::size_t cols) : cols_(cols), data_(memory, rows * cols) {}
+  StagedBuffer(Staged<float> data, std::size_t cols) : cols_(cols), data_(std::move(data)) {}
+  const Staged<float>& data() const { return data_; }
   Rows rows(std::size_t w) const {
     DCHECK(w * cols_ <= data_.size());
     return {data_.data(), w, cols_};
@@ -85,11 +87,12 @@ struct Workspace {
   Array<std::int32_t> route_expert, hit_expert, miss_expert;
   Array<float> route_weight;
   // head
-  StagedBuffer logits;          // [w, vocab], grown on demand by reserve_logits
+  StagedBuffer logits;          // [w, tokens], as the last reserve_logits said
   Staged<std::int32_t> chosen;  // [kMaxWindow] tokens that the machine has chosen
   Buffer concat;                // [w * streams, 2 d], MTP fusion only
 
-  void reserve_logits(std::size_t rows, std::size_t vocab);
+  // Makes `logits` [rows, tokens], in memory that grows on demand.
+  void reserve_logits(std::size_t rows, std::size_t tokens);
   std::size_t bytes() const;  // of all of it, as it is now
 
   QuantRows quant(std::size_t rows, std::size_t cols);
@@ -106,7 +109,6 @@ struct Workspace {
   Routes misses(std::size_t rows, std::size_t used) { return {miss_expert.data(), route_weight.data(), rows, used}; }
 
  private:
-  std::size_t logit_rows_ = 0;
   Array<std::int8_t> quant_q_;
   Array<float> quant_d_;
   Array<std::int32_t> quant_s_;

@@ -191,6 +191,17 @@ class Conversation(ChatTest):
         self.assertIn("answers     1: 9 tokens", text)
         self.assertEqual(t.end(), 0)
 
+    def test_draft_vocabulary_of_saved_conversations(self):
+        t = self.chat("--greedy", "--no-think")
+        answer = t.say(CAPITAL)
+        self.assertIn("saved", t.say("/save mine"))
+        self.assertEqual(t.end(), 0)
+        t = self.chat("--greedy", "--no-think", "--draft-vocab", "200", "--draft-vocab-from", "history", "--drafts", "2")
+        self.assertEqual(t.say(CAPITAL).split("\n")[0], answer.split("\n")[0])
+        self.assertIn("the draft head chooses among 200 of 4,096 tokens, by their number in 1 saved conversation",
+                      t.say("/stats"))
+        self.assertEqual(t.end(), 0)
+
     def test_new_and_system(self):
         t = self.chat("--greedy", "--no-think")
         t.say(CAPITAL)

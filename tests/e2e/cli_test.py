@@ -101,11 +101,46 @@ class Run(CliTest):
             return self.run_model("--raw", "-p", "Once upon a time", "--max-tokens", "40", "--seed", "3", "--logits-hash",
                                   *flags)
         plain = out("--drafts", "0", "--lookup", "off")
+        with open(self.path("words"), "w", encoding="utf-8") as stream:
+            stream.write(CAPITAL * 9)
         for flags in ((), ("--drafts", "auto"), ("--drafts", "4", "--lookup", "off"), ("--drafts", "0"),
                       ("--drafts", "8", "--mtp-norm", "streams", "--mtp-attention", "dense"), ("--no-mtp",),
+                      ("--draft-vocab", "500"), ("--draft-vocab", "1", "--drafts", "2"), ("--draft-vocab", "off"),
+                      ("--draft-vocab", "300", "--draft-vocab-from", self.path("words"), "--drafts", "4"),
                       ("--drafts", "3", "--device", "cpu", "--slots", "100")):
             with self.subTest(flags):
                 self.assertEqual(out(*flags), plain)
+
+    def test_draft_vocabulary(self):
+        def refused(*flags):
+            return self.refused("run", MODEL, "-p", "x", *flags)
+        for bad in ("0", "-1", "12x", "all", "16777217"):
+            self.assertIn(f'--draft-vocab: expected auto, off or a number of tokens from 1 to 16777216, found "{bad}"',
+                          refused(f"--draft-vocab={bad}"))
+        self.assertIn("drafting.vocabulary (--draft-vocab): expected at most the 4096 tokens of the model, found 4097. "
+                      "Fix: fewer, or off", refused("--draft-vocab", "4097"))
+        self.assertIn("/nowhere", refused("--draft-vocab", "40", "--draft-vocab-from", "/nowhere"))
+        with open(self.path("empty"), "w", encoding="utf-8"):
+            pass
+        self.assertIn("expected a text to count the tokens of, found an empty file",
+                      refused("--draft-vocab", "40", "--draft-vocab-from", self.path("empty")))
+        policy = self.path("policy.yaml")
+        with open(policy, "w", encoding="utf-8") as stream:
+            stream.write("drafting: {vocabulary: 300, vocabulary_from: text}\n")
+        with open(self.path("text"), "w", encoding="utf-8") as stream:
+            stream.write("The cat sat on the mat, and the dog sat on the mat. " * 20)
+        def chosen(*flags):
+            code, out, err = self.tandem("bench", "decode", MODEL, "--text", self.path("text"), "--prompt-tokens", "20",
+                                         "--tokens", "9", "--segments", "1", "--repeats", "1", "--mode", "forced", *flags)
+            self.assertEqual(code, 0, err)
+            found = re.findall(r"^the draft head chooses among (.*)$", out, re.M)
+            return (found[0] if found else None), err
+        self.assertEqual(chosen("--policy", policy), ("300 of 4,096 tokens, by their number in text", ""))
+        self.assertEqual(chosen("--policy", policy, "--draft-vocab", "auto", "--draft-vocab-from", "file"), (None, ""))
+        self.assertEqual(chosen("--draft-vocab", "77"), ("77 of 4,096 tokens, by the tokenizer's own order", ""))
+        none, err = chosen("--draft-vocab", "77", "--draft-vocab-from", "history")
+        self.assertEqual(none, "77 of 4,096 tokens, by the tokenizer's own order")
+        self.assertIn("tandem: warning: drafting.vocabulary_from: history: expected saved conversations, found none", err)
 
     def test_bench_decode(self):
         with open(self.path("text"), "w", encoding="utf-8") as stream:

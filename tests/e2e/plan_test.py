@@ -60,6 +60,10 @@ class PlanTest(unittest.TestCase):
         size = {item["what"]: item["bytes"] for item in figures("--device", "cpu")["items"]}
         less = {item["what"]: item["bytes"] for item in figures("--device", "cpu", "--prefill-chunk", "16")["items"]}
         self.assertLess(less["work memory"] * 20, size["work memory"])
+        few = figures("--device", "cpu", "--draft-vocab", "256")["items"]
+        notes = [item["note"] for item in few if item["what"] == "draft vocabulary"]
+        self.assertEqual(notes, ["256 of 4,096 tokens", "its rows of the file"])
+        self.assertNotIn("draft vocabulary", size)
         self.assertEqual(figures("--hardware", self.machine, "--vram", "0")["card"], "none")
         self.assertEqual(figures("--vram", "0")["warnings"], [])
         self.assertEqual(figures("--hardware", self.machine)["card"], "gpu")

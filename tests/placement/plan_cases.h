@@ -72,6 +72,7 @@ inline PlanInput real_input() {
   input.model.shared_packed = 250 * 1000 * 1000LL;
   input.model.head_packed = 520 * 1000 * 1000LL;
   input.model.draft_packed = 80 * 1000 * 1000LL;
+  input.model.draft_head_packed = input.model.head_packed;
   input.model.workspace = 300 * kMiB;
   input.hardware = test_machine();
   input.shares = power_shares(49, 512, 10, 0.9, 5);
@@ -100,6 +101,7 @@ inline PlanInput small_input(Random& random, bool equal_sizes, int max_experts =
   input.model.shared_packed = input.model.dense_packed / 4;
   input.model.head_packed = kMiB;
   input.model.draft_packed = shape.mtp_layers * kMiB;
+  input.model.draft_head_packed = shape.mtp_layers * kMiB;
   input.model.weights.embedding = kMiB;
   input.model.weights.ngram_table = pick(random, 0, 20) * kMiB;
   input.state.context = 1024;

@@ -148,6 +148,24 @@ TEST(CostModel, ARoundTermByTerm) {
   }
 }
 
+// A draft head that chooses among few tokens reads and looks at less; nothing else changes.
+TEST(CostModel, ADraftHeadWithAVocabularyOfItsOwn) {
+  PlanInput whole = real_input();
+  PlanInput few = whole;
+  few.model.draft_tokens = 32768;
+  few.model.draft_head_packed = 69 * 1000 * 1000LL;
+  const ExpertPlacement placement = all_in_ram(49, 512);
+  const double card_rate = 900e9 * 0.8, logits = 248320 * 4 / 25e9;
+  for (const int drafts : {0, 1, 3}) {
+    const RoundTime a = CostModel(whole).round(placement, drafts), b = CostModel(few).round(placement, drafts);
+    const double saved = drafts * (451e6 / card_rate + logits * (1 - 32768.0 / 248320));
+    EXPECT_NEAR(a.draft - b.draft, saved, 1e-9) << drafts;
+    EXPECT_NEAR(a.total - b.total, saved, 1e-9) << drafts;
+    EXPECT_EQ(a.head, b.head);
+    EXPECT_EQ(a.sampling, b.sampling);
+  }
+}
+
 // Without a card everything goes through the RAM, and its place does not matter.
 TEST(CostModel, ARoundOfTheCpuAlone) {
   PlanInput input = real_input();

@@ -275,5 +275,24 @@ TEST(Planner, ADescribedMachineGetsARange) {
   EXPECT_EQ(plan.slots, measured.slots);
 }
 
+// Rows of the head's vocabulary lie packed beside the rest, and as they are in the file in RAM.
+TEST(Planner, ADraftVocabularyIsCounted) {
+  for (const bool card : {true, false}) {
+    PlanInput whole = real_input();
+    whole.card = card;
+    PlanInput few = whole;
+    few.model.draft_tokens = 32768;
+    few.model.draft_head_packed = 69 * 1000 * 1000LL;
+    few.model.draft_head_rows = 68 * 1000 * 1000LL;
+    std::vector<std::string> found;
+    for (const PlanItem& item : make_plan(few).items)
+      if (item.what == "draft vocabulary")
+        found.push_back(fmt::format("{} {} {}", item.memory == Memory::kVram, item.bytes, item.note));
+    EXPECT_EQ(found, (std::vector<std::string>{fmt::format("{} 69000000 32,768 of 248,320 tokens", card),
+                                               "false 68000000 its rows of the file"}));
+    for (const PlanItem& item : make_plan(whole).items) EXPECT_NE(item.what, "draft vocabulary");
+  }
+}
+
 }  // namespace
 }  // namespace tandem::testing

@@ -50,7 +50,8 @@ TEST(Policy, DefaultsOfAnEmptyMap) {
   EXPECT_EQ(p.crew.cores, CrewCores::kPerformance);
   EXPECT_TRUE(p.crew.pin && p.crew.lock_memory);
   EXPECT_TRUE(p.drafting.mtp && p.drafting.lookup);
-  EXPECT_FALSE(p.drafting.depth.has_value());
+  EXPECT_FALSE(p.drafting.depth.has_value() || p.drafting.vocabulary.has_value());
+  EXPECT_EQ(p.drafting.vocabulary_from, VocabularySource::kFile);
   EXPECT_FALSE(p.lossy.any());
 }
 
@@ -83,7 +84,7 @@ experts:
 adapt: {mode: lfu, swaps_per_round: 9, half_life_rows: 1e3, margin: 2, save_slots: true}
 ngram: {place: disk}
 crew: {workers: 6, cores: all, pin: false, lock_memory: false}
-drafting: {mtp: false, lookup: false, depth: 0}
+drafting: {mtp: false, lookup: false, depth: 0, vocabulary: 32768, vocabulary_from: letters.txt}
 lossy: {biased_acceptance: true, tail_route_skip: 0.125}
 )");
   const Policy p = load_policy(path);
@@ -128,6 +129,9 @@ lossy: {biased_acceptance: true, tail_route_skip: 0.125}
   EXPECT_FALSE(p.crew.pin || p.crew.lock_memory);
   EXPECT_FALSE(p.drafting.mtp || p.drafting.lookup);
   EXPECT_EQ(p.drafting.depth, 0);
+  EXPECT_EQ(p.drafting.vocabulary, 32768);
+  EXPECT_EQ(p.drafting.vocabulary_from, VocabularySource::kText);
+  EXPECT_EQ(p.drafting.vocabulary_text, folder.path() / "deep/letters.txt");
   EXPECT_TRUE(p.lossy.biased_acceptance);
   EXPECT_EQ(p.lossy.tail_route_skip, 0.125);
 }
@@ -146,9 +150,10 @@ TEST(Policy, EveryWord) {
 TEST(Policy, AutoAndEmptySections) {
   const Policy p = load(
       "memory: {vram: auto, vram_reserve: auto, ram: auto, ram_reserve: auto, slots: auto}\n"
-      "context: auto\ncrew: {workers: auto}\ndrafting: {depth: auto}\ncensus:\nexperts:\n  pins:\nlossy:\n");
+      "context: auto\ncrew: {workers: auto}\ndrafting: {depth: auto, vocabulary: auto}\ncensus:\nexperts:\n  "
+      "pins:\nlossy:\n");
   EXPECT_FALSE(p.memory.vram || p.memory.vram_reserve || p.memory.ram || p.memory.ram_reserve || p.memory.slots);
-  EXPECT_FALSE(p.context || p.crew.workers || p.drafting.depth);
+  EXPECT_FALSE(p.context || p.crew.workers || p.drafting.depth || p.drafting.vocabulary);
   EXPECT_TRUE(p.census.empty() && p.pins.empty());
 }
 
@@ -156,6 +161,11 @@ TEST(Policy, Bounds) {
   EXPECT_EQ(load("memory: {vram: 0, slots: 0}").memory.vram, 0);
   EXPECT_EQ(load("drafting: {depth: 8}").drafting.depth, 8);
   EXPECT_EQ(load("drafting: {mtp: true, depth: 0}").drafting.depth, 0);
+  EXPECT_EQ(load("drafting: {vocabulary: 0}").drafting.vocabulary, 0);
+  EXPECT_EQ(load("drafting: {vocabulary_from: file}").drafting.vocabulary_from, VocabularySource::kFile);
+  const Policy::Drafting by_history = load("drafting: {vocabulary: 1, vocabulary_from: history}").drafting;
+  EXPECT_EQ(by_history.vocabulary_from, VocabularySource::kHistory);
+  EXPECT_TRUE(by_history.vocabulary_text.empty());
   EXPECT_EQ(load("lossy: {tail_route_skip: 0.5}").lossy.tail_route_skip, 0.5);
   EXPECT_EQ(load("crew: {workers: 1024}").crew.workers, 1024);
   EXPECT_EQ(load("memory: {vram: 2GiB, vram_reserve: 2047MiB}").memory.vram, 2 * kGiB);
@@ -292,6 +302,10 @@ TEST(Policy, RefusesWrongValues) {
       {"crew: {cores: perf}\n",
        "p.yaml:1:15: crew.cores: expected performance or all, found \"perf\". Fix: did you mean performance?"},
       {"crew: {pin: \"true\"}\n", "p.yaml:1:13: crew.pin: expected true or false, found \"true\""},
+      {"drafting: {vocabulary: -1}\n",
+       "p.yaml:1:24: drafting.vocabulary: expected auto or a whole number from 0 to 16777216, found \"-1\""},
+      {"drafting: {vocabulary: off}\n",
+       "p.yaml:1:24: drafting.vocabulary: expected auto or a whole number from 0 to 16777216, found \"off\""},
       {"drafting: {depth: 9}\n",
        "p.yaml:1:19: drafting.depth: expected auto or a whole number from 0 to 8, found \"9\""},
       {"lossy: {tail_route_skip: 0.6}\n",

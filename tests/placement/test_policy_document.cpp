@@ -32,8 +32,8 @@ TEST(PolicyDocument, DefaultsAreThoseOfTheProgram) {
     keys.insert(match[1]);
     if (match[3].matched) defaults[match[1]] = match[3];
   }
-  EXPECT_EQ(keys.size(), 29U);
-  EXPECT_EQ(defaults.size(), 24U);
+  EXPECT_EQ(keys.size(), 31U);
+  EXPECT_EQ(defaults.size(), 26U);
   for (const auto& [key, value] : defaults) {
     const std::size_t dot = key.find('.');
     const std::string text = dot == std::string::npos
@@ -60,6 +60,8 @@ TEST(PolicyDocument, DefaultsAreThoseOfTheProgram) {
     EXPECT_EQ(p.drafting.mtp, q.drafting.mtp);
     EXPECT_EQ(p.drafting.lookup, q.drafting.lookup);
     EXPECT_EQ(p.drafting.depth, q.drafting.depth);
+    EXPECT_EQ(p.drafting.vocabulary, q.drafting.vocabulary);
+    EXPECT_EQ(p.drafting.vocabulary_from, q.drafting.vocabulary_from);
     EXPECT_EQ(p.lossy.any(), false);
   }
 }

@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "placement/check.h"
+#include "placement/units.h"
 #include "runtime/cmd_inspect.h"
 #include "tests/runtime/model_cases.h"
 
