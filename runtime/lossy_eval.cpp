@@ -127,11 +127,12 @@ struct LossyRun {
                    .logits;
     for (std::size_t r = 0; r < rows && first + r + 1 < window.size(); ++r) {
       const std::span<const float> row(logits.data() + r * vocab, vocab);
-      const std::span<const float> drafted = r > 0         ? drafts.span(r - 1)
-                                             : draft_known ? std::span<const float>(draft)
-                                                           : std::span<const float>{};
-      score(window, first + r, std::span<const float>(exact_logits.data() + r * vocab, vocab), row,
-            head ? drafted : std::span<const float>{}, lookup);
+      std::span<const float> drafted;
+      if (head && r > 0)
+        drafted = drafts.span(r - 1);
+      else if (head && draft_known)
+        drafted = draft;
+      score(window, first + r, std::span<const float>(exact_logits.data() + r * vocab, vocab), row, drafted, lookup);
     }
     draft_known = fed == rows;  // never at the end of a window
     if (draft_known) {
