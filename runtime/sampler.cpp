@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 
 #include "placement/check.h"
 #include "runtime/exact_math.h"
@@ -25,11 +26,73 @@ TokenId token_of(std::size_t logit, std::span<const TokenId> ids) {
   return ids.empty() ? static_cast<TokenId>(logit) : ids[logit];
 }
 
+// Rows of a large vocabulary are looked at in strips, lane by lane, which a compiler turns into vectors; the largest
+// value of a strip then rules nearly all of them out. 248,320 logits on one core of an AMD EPYC: top-k 20 and top-p 0.8
+// take 117 us instead of 254, the arg max 90 instead of 244.
+constexpr std::size_t kStrip = 512, kStripLanes = 16;
+
+float top_of(std::span<const float> strip) {
+  float top[kStripLanes];
+  std::fill_n(top, kStripLanes, -kInfinity);
+  const std::size_t whole = strip.size() / kStripLanes * kStripLanes;
+  for (std::size_t i = 0; i < whole; i += kStripLanes)
+    for (std::size_t l = 0; l < kStripLanes; ++l) top[l] = strip[i + l] > top[l] ? strip[i + l] : top[l];
+  for (std::size_t i = whole; i < strip.size(); ++i) top[i - whole] = std::max(top[i - whole], strip[i]);
+  return *std::max_element(top, top + kStripLanes);
+}
+// visit(first index, strip) for those that hold something above floor(), which may rise meanwhile.
+template <typename Floor, typename Visit>
+void strips_above(std::span<const float> logits, Floor&& floor, Visit&& visit) {
+  for (std::size_t first = 0; first < logits.size(); first += kStrip) {
+    const std::span<const float> strip = logits.subspan(first, std::min(kStrip, logits.size() - first));
+    if (top_of(strip) > floor()) visit(first, strip);
+  }
+}
+
+// The noise of one position. Tokens in ascending order make the most of it: four of them share a block of bits.
+class Noise {
+ public:
+  Noise(std::uint64_t seed, std::uint64_t position) : seed_(seed), position_(position) {}
+  float of(TokenId token) { return gumbel_from_bits(bits(token)); }
+  // Whether score + of(token) is below `best` for certain, told without logarithms: for bits r the noise is at most
+  // -ln((r + 1/2) 2^-32), so below k ln 2 when r >= 2^(32-k). With no filter all of a vocabulary is asked for: 3.2 ms
+  // instead of 10.0 for 248,320 logits (a busy core).
+  bool leaves_below(TokenId token, float score, float best) {
+    constexpr float kMargin = 0.01F, kPerNat = 1.4426F;  // of roundings; just below 1 / ln 2
+    const float missing = best - score - kMargin;
+    if (!(missing > 0.0F)) return false;
+    const auto halvings = static_cast<unsigned>(std::min(missing, kMaxGumbel) * kPerNat);
+    return halvings > 32U || bits(token) >= std::uint64_t{1} << (32U - halvings);
+  }
+
+ private:
+  std::uint32_t bits(TokenId token) {
+    const auto id = static_cast<std::uint32_t>(token);
+    if (id / 4 != block_) {
+      block_ = id / 4;
+      const PhiloxBlock counter{
+          {static_cast<std::uint32_t>(position_), static_cast<std::uint32_t>(position_ >> 32), block_, 0}};
+      const PhiloxBlock block =
+          philox4x32_10(counter, static_cast<std::uint32_t>(seed_), static_cast<std::uint32_t>(seed_ >> 32));
+      std::copy_n(block.lane, 4, bits_);
+    }
+    return bits_[id % 4];
+  }
+
+  std::uint64_t seed_, position_;
+  std::uint32_t block_ = ~0U;
+  std::uint32_t bits_[4];
+};
+
 void check_logits(std::span<const float> logits, std::span<const TokenId> ids) {
   CHECK(!logits.empty() && (ids.empty() || ids.size() == logits.size()), "{} logits of {} tokens", logits.size(),
         ids.size());
-  std::size_t bad = 0;
-  for (const float x : logits) bad += !(x < kInfinity) ? 1U : 0U;
+  std::uint32_t wrong[kStripLanes] = {};
+  const std::size_t whole = logits.size() / kStripLanes * kStripLanes;
+  for (std::size_t i = 0; i < whole; i += kStripLanes)
+    for (std::size_t l = 0; l < kStripLanes; ++l) wrong[l] += logits[i + l] < kInfinity ? 0U : 1U;
+  for (std::size_t i = whole; i < logits.size(); ++i) wrong[0] += logits[i] < kInfinity ? 0U : 1U;
+  const std::size_t bad = std::accumulate(wrong, wrong + kStripLanes, std::size_t{0});
   if (bad == 0) return;
   const auto first = std::find_if(logits.begin(), logits.end(), [](float x) { return !(x < kInfinity); });
   fail_input(
@@ -67,11 +130,19 @@ std::optional<std::size_t> logit_of(TokenId token, std::span<const TokenId> ids,
 
 TokenId argmax_token(std::span<const float> logits, std::span<const TokenId> ids) {
   check_logits(logits, ids);
-  const auto best = std::max_element(logits.begin(), logits.end());  // the first of equal ones
-  if (*best == -kInfinity) {
+  float best = -kInfinity;
+  std::size_t at = 0;
+  strips_above(
+      logits, [&] { return best; },
+      [&](std::size_t first, std::span<const float> strip) {
+        const auto top = std::max_element(strip.begin(), strip.end());  // the first of equal ones
+        best = *top;
+        at = first + static_cast<std::size_t>(top - strip.begin());
+      });
+  if (best == -kInfinity) {
     fail_input("logits: expected a finite value, found -infinity for every token. Fix: check the file's checksum");
   }
-  return token_of(static_cast<std::size_t>(best - logits.begin()), ids);
+  return token_of(at, ids);
 }
 
 std::optional<TokenChoice> plain_choice(const SamplerSettings& s) {
@@ -84,15 +155,14 @@ std::optional<TokenChoice> plain_choice(const SamplerSettings& s) {
 TokenId choose_token(std::span<const float> logits, const TokenChoice& choice, std::uint64_t position) {
   const TokenId top = argmax_token(logits);
   if (choice.temperature == 0.0F) return top;
-  const auto noisy = [&](TokenId id) {
-    return Candidate{id, logits[static_cast<std::size_t>(id)] / choice.temperature +
-                             gumbel_noise(choice.seed, position, static_cast<std::uint32_t>(id))};
-  };
-  // The best score goes first: it rules out, without computing their noise, all tokens too far below it.
-  Candidate best = noisy(top);
+  Noise noise(choice.seed, position);
+  // The best score goes first: it rules out, without computing their noise, most tokens below it.
+  Candidate best{top, logits[static_cast<std::size_t>(top)] / choice.temperature + noise.of(top)};
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (logits[i] == -kInfinity || logits[i] / choice.temperature + kMaxGumbel < best.score) continue;
-    const Candidate value = noisy(static_cast<TokenId>(i));
+    const auto id = static_cast<TokenId>(i);
+    const float score = logits[i] / choice.temperature;
+    if (logits[i] == -kInfinity || noise.leaves_below(id, score, best.score)) continue;
+    const Candidate value{id, score + noise.of(id)};
     if (better(value, best)) best = value;
   }
   return best.id;
@@ -106,15 +176,13 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
                         std::span<const TokenId> ids) {
   if (settings_.temperature == 0.0F) return argmax_token(penalise(logits, prefix, answer_start, ids), ids);
   const std::span<const Candidate> candidates = filter(logits, prefix, answer_start, ids);
-  const auto noisy = [&](const Candidate& candidate) {
-    const auto id = static_cast<std::uint32_t>(candidate.id);
-    return Candidate{candidate.id, candidate.score + gumbel_noise(settings_.seed, prefix.size(), id)};
-  };
-  // The best score goes first: it rules out, without computing their noise, all tokens too far below it.
-  Candidate best = noisy(*std::min_element(candidates.begin(), candidates.end(), better));
+  Noise noise(settings_.seed, prefix.size());
+  // The best score goes first: it rules out, without computing their noise, most tokens below it.
+  Candidate best = *std::min_element(candidates.begin(), candidates.end(), better);
+  best.score = best.score + noise.of(best.id);
   for (const Candidate& candidate : candidates) {
-    if (candidate.score + kMaxGumbel < best.score) continue;
-    const Candidate value = noisy(candidate);
+    if (noise.leaves_below(candidate.id, candidate.score, best.score)) continue;
+    const Candidate value{candidate.id, candidate.score + noise.of(candidate.id)};
     if (better(value, best)) best = value;
   }
   return best.id;
@@ -183,16 +251,20 @@ void Sampler::collect_top_k(std::span<const float> logits, std::span<const Token
   }
   // A heap of the k best so far, its worst on top. Ids come in ascending order, so an equal logit never displaces.
   float floor = -kInfinity;
-  for (std::size_t i = 0; i < n; ++i) {
-    if (!(logits[i] > floor)) continue;
-    if (candidates_.size() == k) {
-      std::pop_heap(candidates_.begin(), candidates_.end(), better);
-      candidates_.pop_back();
-    }
-    candidates_.push_back({token_of(i, ids), logits[i]});
-    std::push_heap(candidates_.begin(), candidates_.end(), better);
-    if (candidates_.size() == k) floor = candidates_.front().score;
-  }
+  strips_above(
+      logits, [&] { return floor; },
+      [&](std::size_t first, std::span<const float> strip) {
+        for (std::size_t i = 0; i < strip.size(); ++i) {
+          if (!(strip[i] > floor)) continue;
+          if (candidates_.size() == k) {
+            std::pop_heap(candidates_.begin(), candidates_.end(), better);
+            candidates_.pop_back();
+          }
+          candidates_.push_back({token_of(first + i, ids), strip[i]});
+          std::push_heap(candidates_.begin(), candidates_.end(), better);
+          if (candidates_.size() == k) floor = candidates_.front().score;
+        }
+      });
   std::sort(candidates_.begin(), candidates_.end(), better);  // the heap's own order is the library's business
 }
 
