@@ -92,6 +92,22 @@ TEST(Argmax, TiesGoToTheLowerId) {
   EXPECT_EQ(argmax_token(std::vector<float>{-kInfinity, -7, -kInfinity}), 1);
 }
 
+// Wherever it stands, whole strips of lanes or not; among the k best as well.
+TEST(Argmax, FindsEveryPlace) {
+  SamplerSettings one;
+  one.top_k = 1;
+  Sampler sampler(one);
+  for (const std::size_t n : {1UL, 9UL, 16UL, 17UL, 511UL, 512UL, 513UL, 530UL, 1100UL}) {
+    std::vector<float> logits = random_logits(n, static_cast<std::uint32_t>(n), 2.0F);
+    for (std::size_t i = 0; i < n; ++i) {
+      const float before = std::exchange(logits[i], 7.0F);
+      ASSERT_EQ(argmax_token(logits), static_cast<TokenId>(i)) << n;
+      ASSERT_EQ(sampler.filter(logits, {}, 0)[0].id, static_cast<TokenId>(i)) << n;
+      logits[i] = before;
+    }
+  }
+}
+
 TEST(Argmax, RefusesWhatIsNoNumber) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_NE(message_of([&] {
