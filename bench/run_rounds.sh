@@ -39,9 +39,9 @@ rounds() {
   local model=$files/$name-$layers-layers.gguf census=$files/$name.census.csv
   "$bin/make_synth" "$model" --layers "$layers" --vocab 248320 --ngram-rows 1600000 "$@" --skew 0.41,0.92 \
     --census "$census" || { failed=1; return; }
-  local flags=(--widths "1,2,4,5,8" --passes 40 --hardware "$root/configs/hardware/h200-16core.yaml"
+  local flags=(--widths "1,2,4,5,8" --passes 30 --hardware "$root/configs/hardware/h200-16core.yaml"
     --csv "$out/round.csv" --machine "${machine:-$(hostname)}")
-  "$bin/bench_round" "$model" --residency 0.3,0.36,0.41,1 --census "$census" "${flags[@]}" || failed=1
+  "$bin/bench_round" "$model" --residency 0.3,0.41,1 --census "$census" "${flags[@]}" || failed=1
   "$bin/bench_round" "$model" --residency 0.3 "${flags[@]}" || failed=1
   "$bin/bench_round" "$model" --residency 0.41 --census "$census" --widths 1,4 --passes 30 --stages |
     tee "$out/stages-$name.txt" || failed=1
