@@ -5,12 +5,11 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <numeric>
-#include <random>
 
 #include "bench/bench.h"
 #include "bench/forced_text.h"
 #include "bench/pass_bytes.h"
+#include "bench/placements.h"
 #include "bench/read_roof.h"
 #include "cpu/cpu_ops.h"
 #include "gpu/gpu_ops.h"
@@ -51,33 +50,6 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--csv", options.csv, "append the figures to this file");
   app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
-}
-
-ExpertPlacement random_placement(const Model& model, double share) {
-  ExpertPlacement placement = all_in_ram(model.shape.layers + model.shape.mtp_layers, model.shape.experts);
-  std::mt19937 random(5);
-  std::uniform_real_distribution<double> draw(0.0, 1.0);
-  for (Place& place : placement.place) place = draw(random) < share ? Place::kCard : Place::kRam;
-  return placement;
-}
-
-// The same share of every layer, those of the most routes first.
-ExpertPlacement hottest(const Model& model, const std::string& path, double share) {
-  const Census census = load_census(path);
-  ExpertPlacement placement = all_in_ram(model.shape.layers + model.shape.mtp_layers, model.shape.experts);
-  if (census.banks < placement.banks || census.experts != placement.experts)
-    fail_input("{}: expected {} x {} experts, found {} x {}", path, placement.banks, placement.experts, census.banks,
-               census.experts);
-  const CensusPart part{&census, {}, 1.0};
-  const RouteShares shares = mix_shares({&part, 1});
-  std::vector<int> order(static_cast<std::size_t>(placement.experts));
-  for (int b = 0; b < placement.banks; ++b) {
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](int x, int y) { return shares.at(b, x) > shares.at(b, y); });
-    for (std::size_t i = 0; i < static_cast<std::size_t>(std::lround(share * placement.experts)); ++i)
-      placement.at(b, order[i]) = Place::kCard;
-  }
-  return placement;
 }
 
 // What a described machine would need; the two roofs are those measured here. Routes fall as the census says, without

@@ -62,8 +62,10 @@ std::string CardSlots::pin(std::uint8_t* ram, std::size_t bytes) {
   if (cudaHostRegister(ram, bytes, cudaHostRegisterPortable) == cudaSuccess) return {};
   static_cast<void>(cudaGetLastError());
   return fmt::format(
-      "{} of experts in RAM could not be locked for the card, so the CPU waits for every copy of an expert that moves. "
-      "Fix: more free RAM, or no adaptation (--adapt off)",
+      "{} of experts in RAM could not be locked for the card, so the CPU waits for every copy of an expert that moves, "
+      "and computes long prompts' experts itself, which is several times slower than sending them to the card. Fix: "
+      "more "
+      "free RAM, or no adaptation (--adapt off)",
       format_bytes(static_cast<std::int64_t>(bytes)));
 }
 void CardSlots::unpin(std::uint8_t* ram) {

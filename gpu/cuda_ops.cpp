@@ -55,6 +55,7 @@ CudaOps::CudaOps(const GpuOptions& options)
       card_(memory_),
       weights_(memory_),
       handoff_(memory_),
+      expert_stream_(memory_, stream_),
       numbers_(memory_, 1),
       flags_(memory_, kFlags),
       records_(stream_, options.device) {
@@ -108,6 +109,10 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     auto experts = std::make_shared<Experts>();
     experts->store = store;
     experts->experts = shape.experts;
+    experts->trunk_banks = shape.layers;
+    experts->used = static_cast<std::size_t>(shape.experts_used);
+    experts->ff = static_cast<std::size_t>(shape.expert_ff);
+    experts->stream_rows = options.stream_rows;
     experts->slots = Staged<const std::uint8_t*>(memory_, keys.size() * static_cast<std::size_t>(shape.experts));
     experts->moves = std::numeric_limits<std::uint64_t>::max();  // not there yet
     for (std::size_t b = 0; b < keys.size(); ++b) banks_[keys[b]] = {experts, static_cast<int>(b)};
@@ -195,13 +200,18 @@ void CudaOps::refresh_slots() {
     if (!store || store->moves() == experts.moves) continue;
     experts.moves = store->moves();
     experts.all_on_card = true;
+    experts.can_stream.assign(static_cast<std::size_t>(store->banks()), false);
     const std::uint8_t** table = experts.slots.host();
-    for (int b = 0; b < store->banks(); ++b)
+    for (int b = 0; b < store->banks(); ++b) {
+      bool can_stream = store->layout(b) != nullptr && can_gemm_experts(*store->layout(b));
       for (int e = 0; e < experts.experts; ++e) {
         const bool here = store->on_card(b, e);
         experts.all_on_card = experts.all_on_card && here;
+        can_stream = can_stream && store->blob(b, e) != nullptr;  // else it is in the file
         *table++ = here ? store->blob(b, e) : nullptr;
       }
+      experts.can_stream[static_cast<std::size_t>(b)] = can_stream;
+    }
     experts.slots.send(0, experts.slots.size());
   }
 }
@@ -234,11 +244,11 @@ void CudaOps::await_late() {
 std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers& numbers, const LateInput& late,
                                           FunctionRef<void()> body) {
   CHECK(key.rows <= kRowGroup * kRowGroups, "{} rows in a pass", key.rows);
-  if (handoff_.reserve(std::max<std::size_t>(key.rows, kMaxWindow), meeting_room_.used, meeting_room_.hidden,
-                       meeting_room_.hidden, meeting_room_.meetings)) {
+  refresh_slots();
+  const std::size_t met = std::max(prepare_long_pass(key), kMaxWindow);
+  if (handoff_.reserve(met, meeting_room_.used, meeting_room_.hidden, meeting_room_.hidden, meeting_room_.meetings)) {
     forget_records();  // they name the area that was outgrown
   }
-  refresh_slots();
   Numbers& on_card = *numbers_.host();
   on_card.replay = numbers.replay;
   on_card.pending = numbers.pending;
@@ -256,11 +266,13 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
     } catch (...) {
       let_pass_end();
       CUDA_CHECK(cudaStreamSynchronize(stream_));
+      expert_stream_.end();
       throw;
     }
     CHECK(late_ == nullptr, "a pass that does not wait for its late inputs");
     next_meeting_ += static_cast<std::uint32_t>(now_.meetings.size());
     CUDA_CHECK(cudaStreamSynchronize(stream_));
+    expert_stream_.end();
     if (clock_) clock_->add(now_.marks);
     if (check_) check_->compare(now_.samples, *crew_);
     return bad_value(now_.flags);
@@ -390,6 +402,12 @@ const CudaOps::BankRef& CudaOps::bank_of(const ExpertBank& bank) const {
 RouteSplit CudaOps::split_routes(const ExpertBank& bank, const ExpertStore*, int, const Routes& routes,
                                  const Routes& hits, const Routes& misses, std::int32_t* log) {
   const BankRef& ref = bank_of(bank);
+  if (streams(ref)) {  // all of them are met on the card
+    const std::size_t count = routes.rows * routes.used;
+    memory_.copy(hits.expert, routes.expert, count * sizeof(std::int32_t));
+    memory_.fetch(log, routes.expert, count * sizeof(std::int32_t));
+    return {.hits = true, .misses = false};
+  }
   gpu::split_routes(routes.expert, routes.rows * routes.used, ref.slots(), hits.expert, misses.expert, log, stream_);
   return {.hits = true, .misses = !ref.experts->all_on_card};
 }
@@ -422,6 +440,11 @@ void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Act
   const BankRef& ref = bank_of(bank);
   CHECK(bank.gate_scale == nullptr && bank.up_scale == nullptr && bank.down_scale == nullptr, "{}: a scale per expert",
         bank.gate.name);
+  if (routes.rows > kMaxWindow && can_gemm_experts(*ref.store()->layout(ref.bank))) {
+    long_experts(ref, bank, routes, a, y);
+    if (check_) now_.samples.push_back(check_->take(bank, layer_, routes, a.q, y));
+    return;
+  }
   ExpertScales scales;
   scales.gate_all = bank.gate.scale, scales.up_all = bank.up.scale, scales.down_all = bank.down.scale;
   launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},

@@ -13,12 +13,14 @@
 #include "gpu/card_slots.h"
 #include "gpu/device_weights.h"
 #include "gpu/expert_check.h"
+#include "gpu/expert_stream.h"
 #include "gpu/gpu_ops.h"
 #include "gpu/handoff.h"
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/expert_ffn.h"
 #include "gpu/kernels/hc_read.h"
 #include "gpu/kernels/sample.h"
+#include "gpu/kernels/tile_gemm.h"
 #include "gpu/pass_graphs.h"
 #include "gpu/side_streams.h"
 #include "gpu/stage_clock.h"
@@ -109,8 +111,12 @@ class CudaOps : public Ops {
     std::weak_ptr<ExpertStore> store;
     Staged<const std::uint8_t*> slots;
     std::uint64_t moves = 0;
-    int experts = 0;
+    int experts = 0, trunk_banks = 0;
+    std::size_t used = 0, ff = 0;
+    std::size_t stream_rows = 0;  // LoadOptions::stream_rows
     bool all_on_card = false;
+    std::vector<bool> can_stream;  // by bank: a long pass can be sent what is off the card
+    bool streaming = false;        // the pass that runs is
   };
   struct BankRef {
     std::shared_ptr<Experts> experts;
@@ -151,6 +157,12 @@ class CudaOps : public Ops {
   DeviceTiles tiles(const WeightView& w) const;
   void product_group(std::span<const Product> group, const Activation& a, DeviceStream stream);
   void refresh_slots();
+  // Returns the rows of the pass that may meet the crew.
+  std::size_t prepare_long_pass(const PassKey& key);
+  void reserve_gemm(std::size_t pairs, const Experts& experts);
+  bool streams(const BankRef& ref) const;
+  void begin_stream(const BankRef& ref);
+  void long_experts(const BankRef& ref, const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y);
   void forget_records();
   void launch(FunctionRef<void()> body);  // numbers, flags, body
   std::optional<BadValue> bad_value(const std::vector<Flag>& flags) const;
@@ -168,12 +180,20 @@ class CudaOps : public Ops {
   CardSlots card_;
   DeviceWeights weights_;
   Handoff handoff_;
+  ExpertStream expert_stream_;
   std::unordered_map<const std::uint8_t*, BankRef> banks_;  // by the address of a bank's first gate matrix
   Staged<Numbers> numbers_;
   Staged<std::int32_t> flags_;
   Array<std::uint8_t> expert_memory_, ffn_memory_;
   ExpertScratch expert_scratch_, ffn_scratch_;  // of the experts; of an FFN that runs beside them
-  const std::int32_t* listed_ = nullptr;        // the hits whose jobs expert_scratch_ holds
+  // Long passes: hidden rows of all pairs.
+  Array<std::uint8_t> gemm_memory_;
+  GemmScratch gemm_scratch_;
+  std::size_t gemm_ff_ = 0;
+  int gemm_experts_ = 0;
+  std::uint64_t code_ = 0;                                      // PassKey::code of the pass that runs
+  std::map<std::uint64_t, const std::uint8_t*> stream_starts_;  // by code: the bank that such a pass meets first
+  const std::int32_t* listed_ = nullptr;                        // the hits whose jobs expert_scratch_ holds
   std::vector<Array<std::uint8_t>> scratches_;  // the last one is the largest; recorded passes may use earlier ones
   Array<std::uint8_t> hc_memory_;
   HcScratch hc_scratch_;

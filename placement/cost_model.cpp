@@ -151,6 +151,7 @@ CostModel::CostModel(const PlanInput& input)
   const Hardware::Gpu& gpu = *hardware.gpu;
   main_rate_ = gpu.copy_gbps * kGiga * gpu.efficiency;
   logits_rate_ = (gpu.pcie_from_card_gbps > 0 ? gpu.pcie_from_card_gbps : gpu.pcie_to_card_gbps) * kGiga;
+  pcie_rate_ = gpu.pcie_to_card_gbps * kGiga;
   handoff_ = (gpu.handoff_us + hardware.cpu.start_us) * kMicro;
   kernel_ = gpu.kernel_us * kMicro;
   kernel_row_ = gpu.row_us * kMicro;
@@ -224,6 +225,30 @@ double CostModel::trunk_cache_bytes(int rows) const {
 double CostModel::matrix_seconds(double bytes, int rows) const {
   const double factor = input_.card ? 1.0 : 1.0 + input_.hardware.cpu.row_cost * (rows - 1);
   return bytes * factor / main_rate_;
+}
+
+int CostModel::stream_rows(const ExpertPlacement& placement) const {
+  if (pcie_rate_ <= 0 || !known()) return 0;
+  const int banks = std::min(banks_, input_.model.shape.layers);
+  const auto sum = [&](auto&& seconds) {  // over the experts of the trunk that are in RAM
+    double total = 0;
+    for (int bank = 0; bank < banks; ++bank)
+      for (int e = 0; e < experts_; ++e)
+        if (placement.at(bank, e) == Place::kRam) total += seconds(bank, e);
+    return total;
+  };
+  const double sent = sum(
+      [&](int bank, int) { return as_double(input_.model.expert_bytes[static_cast<std::size_t>(bank)]) / pcie_rate_; });
+  const auto faster = [&](int rows) {
+    return sent <= sum([&](int bank, int e) { return crew_seconds(bank) * work(bank, e, rows); });
+  };
+  if (sent == 0 || !faster(kMostPrefillRows)) return 0;
+  int low = 0, high = kMostPrefillRows;  // not faster, faster: more rows are more work for the crew
+  while (high - low > 1) {
+    const int middle = (low + high) / 2;
+    (faster(middle) ? high : low) = middle;
+  }
+  return high;
 }
 
 RoundTime CostModel::round(const ExpertPlacement& placement, int drafts) const {

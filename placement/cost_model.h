@@ -28,6 +28,9 @@ inline constexpr int kGdnLayerKernels = 16;
 inline constexpr int kAttentionLayerKernels = 20;
 inline constexpr int kDraftKernels = kAttentionLayerKernels + 9;  // fusion and the draft mixer
 
+// Rows of a pass at most (--prefill-chunk).
+inline constexpr int kMostPrefillRows = 8192;
+
 // p [banks * experts]: the chance that a row uses an expert. p = used * share, capped at 1; what is cut off goes to the
 // others of the bank in proportion, so that every bank sums to `used` (or to the number of experts, if smaller).
 std::vector<double> inclusion_probabilities(const RouteShares& shares);
@@ -74,6 +77,10 @@ class CostModel {
   };
   Use use(int bank, int drafts) const;
   BankLoad load(const ExpertPlacement& placement, int bank, int rows) const;
+  // How many rows a pass must have for the card to be sent what it lacks of every bank, over PCIe, sooner than the crew
+  // would compute it: the least w with sum of bytes * off the card / PCIe <= sum of k(w) * crew_seconds. 0: no pass of
+  // up to kMostPrefillRows, nothing is off the card, or the rates are not known. docs/placement.md.
+  int stream_rows(const ExpertPlacement& placement) const;
   // REQUIRES known().
   RoundTime round(const ExpertPlacement& placement, int drafts) const;
 
@@ -91,6 +98,7 @@ class CostModel {
   double crew_rate_ = 0, disk_rate_ = 0;
   std::vector<double> crew_unit_, card_unit_;  // [banks]
   double handoff_ = 0, kernel_ = 0, kernel_row_ = 0, logits_rate_ = 0;
+  double pcie_rate_ = 0;
   std::string missing_;
 };
 

@@ -53,6 +53,15 @@ StateBytes state_bytes(const ModelShape& shape, const StateLayout& layout) {
   return bytes;
 }
 
+std::int64_t stream_ring_bytes(std::int64_t bank_bytes, std::int64_t expert_bytes) {
+  constexpr std::int64_t kMost = std::int64_t{512} << 20;  // what copies may be ahead while the mixers of a layer run
+  return bank_bytes == 0 ? 0 : kStreamPlaces * std::max(std::min(kMost, 2 * bank_bytes) / kStreamPlaces, expert_bytes);
+}
+
+std::int64_t long_pass_bytes(const ModelShape& shape, std::int64_t rows) {
+  return rows * shape.experts_used * (shape.expert_ff + shape.expert_ff / 8 + shape.expert_ff / 4 + 8);
+}
+
 Footprint footprint(const ModelShape& shape, const WeightBytes& weights, const StateLayout& layout) {
   Footprint place;
   place.card_weights = weights.dense + weights.head + weights.mtp_dense;

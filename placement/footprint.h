@@ -55,6 +55,14 @@ StateBytes state_bytes(const ModelShape& shape, const StateLayout& layout);
 //   G * (key_heads * gdn_dim + value_heads * gdn_dim + value_heads) * 4
 std::int64_t replay_bytes_per_row(const ModelShape& shape);
 
+// Experts on their way to a card while a long pass runs (gpu/expert_stream.h): kStreamPlaces places, which together
+// hold two banks of `bank_bytes`, or 512 MiB if that is less; a place holds one expert at least.
+inline constexpr std::int64_t kStreamPlaces = 16;
+std::int64_t stream_ring_bytes(std::int64_t bank_bytes, std::int64_t expert_bytes);
+// What the experts of a pass of so many rows need on a card beside that: for every (row, expert) pair its hidden row,
+// quantised (ff * 11 / 8), and its place in the order of the experts (8).
+std::int64_t long_pass_bytes(const ModelShape& shape, std::int64_t rows);
+
 // Where everything would live on a machine with a card: what every token reads goes to the card; routed experts and
 // the token embedding stay in RAM (the card takes as many experts as then fit); the n-gram table may stay on disk.
 struct Footprint {

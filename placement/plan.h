@@ -50,6 +50,7 @@ struct PlanModel {
   std::int64_t draft_tokens = 0;     // that the head chooses among; 0: all
   std::int64_t draft_head_rows = 0;  // their rows as they are in the file, which stay in RAM; 0: none
   std::int64_t workspace = 0;        // work memory of the largest pass
+  std::int64_t prefill_rows = 0;     // rows of the largest pass
 };
 
 struct PlanInput {
@@ -105,6 +106,7 @@ struct Plan {
   // (Hardware::spread); empty: it was measured.
   std::vector<double> slowest, fastest;
   std::string unknown;        // what is missing to predict times
+  int stream_rows = 0;        // see CostModel::stream_rows
   bool ngram_in_ram = false;  // the n-gram table is read ahead into RAM
   int rows = 1;               // of the round that the objective was taken of
   int workers = 0;            // of the crew

@@ -146,6 +146,12 @@ class Planner {
     if (slots_possible_) {
       if (input_.card) add(Memory::kVram, "hand-off buffers", handoff_bytes(model.shape));
       if (input_.card) add(Memory::kVram, "swap buffers", swap_bytes(input_));
+      if (input_.card && model.prefill_rows > kWindowRows) {
+        const std::int64_t expert = *std::max_element(model.expert_bytes.begin(), model.expert_bytes.end());
+        add(Memory::kVram, "prompt experts",
+            stream_ring_bytes(expert * model.shape.experts, expert) + long_pass_bytes(model.shape, model.prefill_rows),
+            fmt::format("passes of {}", grouped(model.prefill_rows)));
+      }
       add(Memory::kRam, "hand-off buffers", handoff_bytes(model.shape), input_.card ? "pinned" : "");
       // A played card's own spares are in RAM too.
       add(Memory::kRam, "swap buffers", swap_bytes(input_) * (input_.plays_card ? 2 : 1), input_.card ? "pinned" : "");
@@ -427,6 +433,7 @@ class Planner {
     plan_.hit_rate_bytes = bytes > 0 ? std::min(1.0, hit_bytes / bytes) : 0.0;
     plan_.misses_per_row = std::max(0.0, routes - hits);
     if (!plan_.fits()) return;
+    plan_.stream_rows = costs_.stream_rows(plan_.placement);
     plan_.unknown = costs_.missing();
     if (plan_.unknown.empty() && on_disk_ > 0 && !costs_.disk_known()) plan_.unknown = "the disk's read rate";
     if (!plan_.unknown.empty()) return;

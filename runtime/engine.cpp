@@ -121,6 +121,7 @@ std::unique_ptr<Pipeline> make_pipeline(const EngineOptions& options, const Poli
     load.movable = movable_experts(policy, load.placement->banks, load.placement->experts);
     load.lock_memory = policy.crew.lock_memory && report.plan.slots > 0;
     load.ngram_in_ram = report.plan.ngram_in_ram;
+    if (report.plan.stream_rows > 0) load.stream_rows = static_cast<std::size_t>(report.plan.stream_rows);
   }
   load.progress = [&progress](std::size_t done, std::size_t total) {
     progress.update(done / 1'000'000, total / 1'000'000);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "placement/cost_model.h"
 #include "runtime/chat_template.h"
 #include "runtime/draft.h"
 #include "runtime/draft_vocabulary.h"
@@ -64,7 +65,7 @@ struct EngineOptions {
 };
 
 inline constexpr std::size_t kDefaultContext = 32768;
-inline constexpr std::size_t kMaxPrefillChunk = 8192;
+inline constexpr std::size_t kMaxPrefillChunk = static_cast<std::size_t>(kMostPrefillRows);
 
 // Makes the machine that the options ask for. Throws InputError when it is not there.
 using OpsFactory = std::function<std::unique_ptr<Ops>(const EngineOptions& options)>;

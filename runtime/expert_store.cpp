@@ -63,9 +63,11 @@ ExpertStore::ExpertStore(const Model& model, const LoadOptions& options, CardMem
                          const ParallelFor& parallel) {
   place(model, options, card);
   fill(model, parallel, options);
-  if (card_ != nullptr && ram_.bytes() > 0)
-    if (std::string warning = card_->pin(ram_.data(), ram_.bytes()); !warning.empty())
-      warnings_.push_back(std::move(warning));
+  if (card_ != nullptr && ram_.bytes() > 0) {
+    std::string warning = card_->pin(ram_.data(), ram_.bytes());
+    ram_pinned_ = warning.empty();
+    if (!ram_pinned_) warnings_.push_back(std::move(warning));
+  }
   if (ram_.lock() < ram_.bytes() && !ram_.warning().empty()) warnings_.push_back(ram_.warning());
 }
 
@@ -114,9 +116,9 @@ void ExpertStore::place(const Model& model, const LoadOptions& options, CardMemo
     ram_total += (in_ram[c] + extra) * classes_[c].bytes;
   }
   ram_ = Arena(ram_total, {options.huge_pages, options.lock_memory});
+  card_ = card;
   if (card_bytes_ > 0) {
     CHECK(card != nullptr, "{} slots without a card", slots_);
-    card_ = card;
     card_memory_ = card->allocate(card_bytes_);
   }
   blobs_.assign(static_cast<std::size_t>(banks()) * static_cast<std::size_t>(experts_), nullptr);

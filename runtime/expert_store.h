@@ -113,6 +113,8 @@ class ExpertStore {
   ExpertPlacement placement() const;
   // Changes whenever an expert has changed its place.
   std::uint64_t moves() const { return moves_; }
+  // Whether the experts in RAM can be copied to the card without a detour (CardMemory::pin).
+  bool ram_pinned() const { return ram_pinned_; }
   std::size_t ram_bytes() const { return ram_.bytes(); }
   std::size_t card_bytes() const { return card_bytes_; }
   std::size_t slots() const { return slots_; }
@@ -156,6 +158,7 @@ class ExpertStore {
   std::shared_ptr<std::uint8_t> card_memory_;
   std::size_t card_bytes_ = 0, slots_ = 0;
   Arena ram_;
+  bool ram_pinned_ = false;
   std::vector<Move> moving_;
   std::vector<CardMemory::Copy> copies_;
   ExpertStats stats_;

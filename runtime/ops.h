@@ -179,6 +179,9 @@ struct LoadOptions {
   std::vector<bool> movable;  // [banks * experts]; empty: all
   bool lock_memory = false;   // keep the experts in RAM locked
   bool huge_pages = true;
+  // A pass of this many rows or more has the experts that are off the card sent to it rather than computed by the crew,
+  // where a machine has both ways (docs/gpu.md). An engine takes it from the cost model.
+  std::size_t stream_rows = 64;
   bool ngram_in_ram = false;  // read the n-gram table ahead; else row by row, when it is needed
   LoadProgress progress;
 };

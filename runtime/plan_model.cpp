@@ -96,7 +96,8 @@ PlanModel plan_model(const Model& model, std::int64_t prefill_rows, std::int64_t
       types.push_back({std::string(dtype_name(view->type)), static_cast<double>(view->bytes()) / all});
   });
   const auto window = static_cast<std::int64_t>(kMaxWindow);
-  plan.workspace = workspace_bytes(model.shape, std::max(prefill_rows, window), model.shape.max_positions, window);
+  plan.prefill_rows = std::max(prefill_rows, window);
+  plan.workspace = workspace_bytes(model.shape, plan.prefill_rows, model.shape.max_positions, window);
   return plan;
 }
 

@@ -109,6 +109,11 @@ std::string rounds_section(const PlanReport& report) {
                     fmt::format("The machine was not measured: its rates and fixed costs may be off by {:.0f} % either "
                                 "way. Accepted drafts are assumed, see docs/placement.md",
                                 kPercent * report.input.hardware.spread));
+  if (plan.stream_rows > 0)
+    text +=
+        wrapped("  ", fmt::format("Prompts: passes of {} tokens and more are sent the experts that are off the card; "
+                                  "shorter ones leave them to the crew.",
+                                  grouped(plan.stream_rows)));
   return text;
 }
 
@@ -186,6 +191,7 @@ Json json_of(const Plan& plan) {
           {"misses_per_token", plan.misses_per_row},
           {"disk_per_token", plan.disk_per_row},
           {"workers", plan.workers},
+          {"stream_rows", plan.stream_rows},
           {"rounds", std::move(rounds)},
           {"tokens_per_second_slowest", plan.slowest},
           {"tokens_per_second_fastest", plan.fastest},

@@ -12,6 +12,7 @@
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/quantize.cuh"
+#include "gpu/kernels/tile_gemm.h"
 #include "gpu/kernels/tile_kernel_table.h"
 #include "placement/check.h"
 #include "runtime/exact_math.h"
@@ -177,8 +178,14 @@ void launch_ffn(const DeviceTiles& gate, const DeviceTiles& up, const DeviceTile
                 std::size_t rows, float* y, std::size_t y_stride, const ExpertScratch& scratch, cudaStream_t stream,
                 TileRoute route) {
   CHECK(scratch.pairs > 0, "no work memory");
+  const bool gemm = route == TileRoute::kGemm || (route == TileRoute::kAuto && rows >= kGemmMinRows);
   for (std::size_t first = 0; first < rows; first += scratch.pairs) {
     const int count = static_cast<int>(std::min(scratch.pairs, rows - first));
+    if (gemm && gate.type == up.type) {
+      launch_gemm_ffn(gate, up, down, x.rows_from(first, gate.cols), static_cast<std::size_t>(count),
+                      y + first * y_stride, y_stride, scratch.q, scratch.d, scratch.s, scratch.bad, stream);
+      continue;
+    }
     CUDA_CHECK(cudaMemsetAsync(scratch.bad, 0, static_cast<std::size_t>(count) * sizeof(std::int32_t), stream));
     const Work work{x.rows_from(first, gate.cols), count, count, 1, false};
     launch_halves(alone(gate), alone(up), alone(down), work, y + first * y_stride, y_stride, scratch, stream, route);

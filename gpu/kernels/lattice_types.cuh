@@ -297,5 +297,28 @@ struct CardIQ1_M : WideType<128, 96> {
   }
 };
 
+// body(Card type{}) for the lattice types; null for others.
+template <class Body>
+auto for_lattice_type(DType type, Body&& body) -> decltype(body(CardIQ2_XXS{})) {
+  switch (type) {
+    case DType::IQ2_XXS:
+      return body(CardIQ2_XXS{});
+    case DType::IQ2_XS:
+      return body(CardIQ2_XS{});
+    case DType::IQ2_S:
+      return body(CardIQ2_S{});
+    case DType::IQ3_XXS:
+      return body(CardIQ3_XXS{});
+    case DType::IQ3_S:
+      return body(CardIQ3_S{});
+    case DType::IQ1_S:
+      return body(CardIQ1_S{});
+    case DType::IQ1_M:
+      return body(CardIQ1_M{});
+    default:
+      return nullptr;
+  }
+}
+
 }  // namespace
 }  // namespace tandem

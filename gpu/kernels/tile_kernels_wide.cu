@@ -4,34 +4,10 @@
 namespace tandem {
 
 const TileKernels* wide_tile_kernels(DType type) {
-  switch (type) {
-    case DType::Q2_K: {
-      static constexpr TileKernels kKernels = tile_kernels_of<CardQ2_K>();
-      return &kKernels;
-    }
-    case DType::Q3_K: {
-      static constexpr TileKernels kKernels = tile_kernels_of<CardQ3_K>();
-      return &kKernels;
-    }
-    case DType::Q4_K: {
-      static constexpr TileKernels kKernels = tile_kernels_of<CardQ4_K>();
-      return &kKernels;
-    }
-    case DType::Q5_K: {
-      static constexpr TileKernels kKernels = tile_kernels_of<CardQ5_K>();
-      return &kKernels;
-    }
-    case DType::Q6_K: {
-      static constexpr TileKernels kKernels = tile_kernels_of<CardQ6_K>();
-      return &kKernels;
-    }
-    case DType::IQ4_XS: {
-      static constexpr TileKernels kKernels = tile_kernels_of<CardIQ4_XS>();
-      return &kKernels;
-    }
-    default:
-      return nullptr;
-  }
+  return for_wide_type(type, []<class T>(T) -> const TileKernels* {
+    static constexpr TileKernels kKernels = tile_kernels_of<T>();
+    return &kKernels;
+  });
 }
 
 }  // namespace tandem

@@ -8,6 +8,7 @@
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/lattice.h"
 #include "gpu/kernels/launch.cuh"
+#include "gpu/kernels/tile_gemm_table.h"
 #include "gpu/kernels/tile_kernel_table.h"
 #include "placement/check.h"
 #include "runtime/exact_math.h"
@@ -132,10 +133,12 @@ void load_tile_kernels() {
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   CHECK(most > kMaxShared, "{} bytes of shared memory per block", most);
-  for (const DType type : kTypes)
+  for (const DType type : kTypes) {
     for (const auto kernel : tile_kernels(type).kernel)
       CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShared));
+    load_gemm_kernel(type);
+  }
 }
 
 TileProduct tile_product(DType type, std::size_t rows, std::size_t cols) {
@@ -180,23 +183,27 @@ void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, 
 
 void launch_tile_matmul(const DeviceTiles& w, const DeviceQuant& x, std::size_t rows, float* y, std::size_t y_stride,
                         cudaStream_t stream, TileRoute route) {
-  if (rows == 0) return;
-  TileProduct p = tile_product(w.type, w.rows, w.cols);
-  p.data[0] = w.data;
-  p.scale[0] = w.scale;
-  p.x = x;
-  p.width = static_cast<int>(rows);
-  p.y = y;
-  p.y_stride = y_stride;
-  launch_tile_product(w.type, p, 1, route, stream);
+  const TileMatmul one{w, y, y_stride};
+  launch_tile_matmuls(&one, 1, x, rows, stream, route);
 }
 
 void launch_tile_matmuls(const TileMatmul* products, std::size_t count, const DeviceQuant& x, std::size_t rows,
                          cudaStream_t stream, TileRoute route) {
   CHECK(count >= 1 && count <= kMaxTileMatrices, "{} matrices", count);
-  const DeviceTiles& first = products[0].w;
-  if (count == 1) return launch_tile_matmul(first, x, rows, products[0].y, products[0].y_stride, stream, route);
   if (rows == 0) return;
+  if (route == TileRoute::kGemm || (route == TileRoute::kAuto && rows >= kGemmMinRows))
+    return launch_tile_gemm(products, count, x, rows, stream);
+  const DeviceTiles& first = products[0].w;
+  if (count == 1) {
+    TileProduct p = tile_product(first.type, first.rows, first.cols);
+    p.data[0] = first.data;
+    p.scale[0] = first.scale;
+    p.x = x;
+    p.width = static_cast<int>(rows);
+    p.y = products[0].y;
+    p.y_stride = products[0].y_stride;
+    return launch_tile_product(first.type, p, 1, route, stream);
+  }
   std::size_t all_tiles = 0;
   for (std::size_t i = 0; i < count; ++i) {
     const DeviceTiles& w = products[i].w;

@@ -18,17 +18,13 @@
 #include "gpu/kernels/expert_jobs.h"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/quantize.cuh"
+#include "gpu/kernels/tile_common.cuh"
 #include "gpu/kernels/tile_kernel_table.h"
 #include "gpu/kernels/tile_types.cuh"
 #include "runtime/exact_math.h"
 
 namespace tandem {
 namespace {
-
-constexpr int kMagic = 0x4B400000;          // 1.5 * 2^23
-constexpr float kMagicFloat = 12582912.0F;  // as a float
-constexpr int kSegmentBlocks = 8;
-constexpr int kRows = 16;  // of a tile
 
 __device__ __forceinline__ void mma_k32(int* c, const std::uint32_t* a, std::uint32_t b0, std::uint32_t b1) {
   asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -43,22 +39,6 @@ __device__ __forceinline__ void mma_k16(int* c, std::uint32_t a0, std::uint32_t 
 __device__ __forceinline__ int dot4(std::uint32_t a, std::uint32_t b, int c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
 }
-__device__ __forceinline__ void copy16(std::uint8_t* to, const void* from) {
-  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-template <int kBytes>
-__device__ __forceinline__ void copy_small(std::uint8_t* to, const void* from) {
-  const auto at = static_cast<unsigned>(__cvta_generic_to_shared(to));
-  asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(at), "l"(from), "n"(kBytes) : "memory");
-}
-__device__ __forceinline__ void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int Pending>
-__device__ __forceinline__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
-}
 // Waits until the oldest of `stages` <= 4 groups of copies has arrived.
 __device__ __forceinline__ void wait_for_stage(int stages) {
   switch (stages) {
@@ -71,12 +51,6 @@ __device__ __forceinline__ void wait_for_stage(int stages) {
     default:
       return wait_copies<3>();
   }
-}
-__device__ __forceinline__ float small_int(int v) {  // |v| < 2^22, without the slow conversion
-  return __int_as_float(kMagic + v) - kMagicFloat;
-}
-__device__ __forceinline__ float magic_float(int bits) {
-  return __int_as_float(bits) - kMagicFloat;
 }
 
 // ---- activations of one segment, in shared memory -------------------------------------------------------------------

@@ -32,14 +32,15 @@ struct DeviceTiles {
 // How a block of 32 columns is multiplied; the bits are the same. kAuto takes what was measured to be faster.
 enum class TileRoute {
   kAuto,
-  kDot,  // dp4a: at most two activation rows; more take kMma
-  kMma,  // mma.m16n8k32: sixteen weight rows by eight activation rows
+  kDot,   // dp4a: at most two activation rows; more take kMma
+  kMma,   // mma.m16n8k32: sixteen weight rows by eight activation rows
+  kGemm,  // the same, a weight row decoded once for up to 64 activation rows (gpu/kernels/tile_gemm.h)
 };
 
 // Loads what the kernels need on the current device; once per device, not within a pass.
 void load_tile_kernels();
 
-// y[r * y_stride + n] = (W x_r)[n] * W.scale for r < rows. Any number of rows: groups of eight read W from memory
+// y[r * y_stride + n] = (W x_r)[n] * W.scale for r < rows. Any number of rows; kMma: groups of eight read W from memory
 // together. REQUIRES load_tile_kernels(), has_tile_layout(w.type), w.cols <= 32,768.
 void launch_tile_matmul(const DeviceTiles& w, const DeviceQuant& x, std::size_t rows, float* y, std::size_t y_stride,
                         cudaStream_t stream, TileRoute route = TileRoute::kAuto);

@@ -21,6 +21,8 @@
 
 #include <cstdint>
 
+#include "runtime/quant.h"
+
 namespace tandem {
 namespace {
 
@@ -490,6 +492,51 @@ struct CardIQ4_XS : WideType<128, 256> {
     row_plane4_table(iq4_values(), p, r, c);
   }
 };
+
+// body(Card type{}) for the types with a scale per block; null for others.
+template <class Body>
+auto for_small_type(DType type, Body&& body) -> decltype(body(CardQ4<false>{})) {
+  switch (type) {
+    case DType::Q4_0:
+      return body(CardQ4<false>{});
+    case DType::Q4_1:
+      return body(CardQ4<true>{});
+    case DType::Q5_0:
+      return body(CardQ5<false>{});
+    case DType::Q5_1:
+      return body(CardQ5<true>{});
+    case DType::Q8_0:
+      return body(CardQ8_0{});
+    case DType::Q2_0:
+      return body(CardQ2_0{});
+    case DType::IQ4_NL:
+      return body(CardIQ4_NL{});
+    case DType::MXFP4:
+      return body(CardMXFP4{});
+    default:
+      return nullptr;
+  }
+}
+// body(Card type{}) for the types of 256 columns with plain codes; null for others.
+template <class Body>
+auto for_wide_type(DType type, Body&& body) -> decltype(body(CardQ2_K{})) {
+  switch (type) {
+    case DType::Q2_K:
+      return body(CardQ2_K{});
+    case DType::Q3_K:
+      return body(CardQ3_K{});
+    case DType::Q4_K:
+      return body(CardQ4_K{});
+    case DType::Q5_K:
+      return body(CardQ5_K{});
+    case DType::Q6_K:
+      return body(CardQ6_K{});
+    case DType::IQ4_XS:
+      return body(CardIQ4_XS{});
+    default:
+      return nullptr;
+  }
+}
 
 }  // namespace
 }  // namespace tandem

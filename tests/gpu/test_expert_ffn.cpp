@@ -7,6 +7,7 @@
 #include <set>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/tile_gemm.h"
 #include "tests/gpu/tile_cases.h"
 
 namespace tandem::testing {
@@ -116,6 +117,32 @@ TEST_F(GpuExperts, RoutesAreSplit) {
     EXPECT_EQ(pairs, list);
     EXPECT_EQ(found_uses, uses);
   }
+}
+
+TEST_F(GpuExperts, PairsAreSorted) {
+  Random random(38);
+  for (const std::size_t experts : {1UL, 7UL, 512UL, 1024UL})
+    for (const std::size_t pairs : {0UL, 1UL, 1000UL, 1024UL, 5000UL, 40960UL}) {
+      std::vector<std::int32_t> expert(std::max<std::size_t>(1, pairs));
+      for (auto& e : expert) e = static_cast<std::int32_t>(random.below(experts + 1)) - 1;
+      const auto device = on_device(expert);
+      const auto first = on_device(std::vector<std::int32_t>(experts + 1, -5));
+      const auto order = on_device(std::vector<std::int32_t>(expert.size(), -5));
+      launch_sort_pairs(device.get(), pairs, experts, {first.get(), order.get()}, nullptr);
+      CUDA_CHECK(cudaDeviceSynchronize());
+      std::vector<std::int32_t> from(experts + 1), list(expert.size());
+      first.download(from.data());
+      order.download(list.data());
+      std::vector<std::set<std::int32_t>> expected(experts);
+      for (std::size_t i = 0; i < pairs; ++i)
+        if (expert[i] >= 0) expected[static_cast<std::size_t>(expert[i])].insert(static_cast<std::int32_t>(i));
+      ASSERT_EQ(from[0], 0);
+      for (std::size_t e = 0; e < experts; ++e) {
+        ASSERT_EQ(static_cast<std::size_t>(from[e + 1] - from[e]), expected[e].size()) << e << " of " << experts;
+        ASSERT_EQ(std::set<std::int32_t>(list.begin() + from[e], list.begin() + from[e + 1]), expected[e]) << e;
+      }
+      for (auto i = static_cast<std::size_t>(from[experts]); i < list.size(); ++i) ASSERT_EQ(list[i], -5) << i;
+    }
 }
 
 // ---- the FFN --------------------------------------------------------------------------------------------------------
@@ -237,6 +264,67 @@ TEST_F(GpuExperts, BankGivesTheBitsOfTheReference) {
   }
 }
 
+// The pairs of a long pass, expert by expert in batches: those of the batch are written, others are left alone.
+TEST_F(GpuExperts, BatchesGiveTheBitsOfTheReference) {
+  load_tile_kernels();
+  Random random(37);
+  for (const BankShape& shape : kBanks) {
+    if (shape.gate != shape.up) continue;
+    BankShape plain = shape;
+    plain.scaled = false;  // a scale per expert is not for long passes
+    Bank bank(plain, random);
+    bank.bank.gate.scale = 0.7F, bank.bank.up.scale = 1.1F, bank.bank.down.scale = 1.3F;
+    ASSERT_TRUE(can_gemm_experts(bank.layout));
+    const bool large = shape.d > 2000;
+    for (const std::size_t rows : {1UL, 17UL, 70UL, 150UL}) {
+      if (large && rows > 100) continue;
+      const std::size_t used = 3, n = rows * used;
+      QuantCase x(rows, shape.d, random, [](std::size_t row) {
+        return row == 5 ? Values::kLarge : row == 9 ? Values::kMixed : Values::kNormal;
+      });
+      // Expert 6 by every row, 3 by most, the others by some.
+      std::vector<std::int32_t> expert(n);
+      for (std::size_t r = 0; r < rows; ++r) {
+        expert[used * r] = 6;
+        expert[used * r + 1] = random.below(4) == 0 ? -1 : 3;
+        expert[used * r + 2] = static_cast<std::int32_t>(random.below(3));
+      }
+      std::vector<float> expected(n * shape.d, kGuard), found(expected), weight(n, 0.5F);
+      std::vector<std::int32_t> done(n, -1);
+      const auto device_expert = on_device(expert);
+      const auto y = on_device(expected);
+      DeviceBuffer<std::uint8_t> memory(gemm_scratch_bytes(n, shape.ff, Bank::kExperts));
+      const GemmScratch scratch = make_gemm_scratch(memory.get(), n, shape.ff, Bank::kExperts);
+      CUDA_CHECK(cudaMemset(scratch.bad, 0, n * sizeof(std::int32_t)));
+      launch_sort_pairs(device_expert.get(), n, Bank::kExperts, scratch.sorted, nullptr);
+      GemmExperts args;
+      args.layout = &bank.layout;
+      args.scale[0] = 0.7F, args.scale[1] = 1.1F, args.scale[2] = 1.3F;
+      args.x = x.device();
+      args.used = used;
+      args.y = y.get();
+      args.y_stride = shape.d;
+      const std::vector<std::vector<std::int32_t>> batches = {{6, 0}, {}, {4, 1, 3}};  // 2 never, 4 has no pairs
+      for (const std::vector<std::int32_t>& ids : batches) {
+        ExpertBatch batch;
+        for (const std::int32_t e : ids) {
+          batch.expert[batch.count] = e;
+          batch.blob[batch.count++] = bank.blobs.get() + static_cast<std::size_t>(e) * bank.layout.bytes;
+        }
+        launch_gemm_experts(args, batch, rows > 100 ? 500 : 1, scratch, nullptr);
+        for (std::size_t i = 0; i < n; ++i)
+          if (std::find(ids.begin(), ids.end(), expert[i]) != ids.end()) done[i] = expert[i];
+        ReferenceOps().expert_ffn(bank.bank, {done.data(), weight.data(), rows, used}, x.host(),
+                                  Rows(expected.data(), n, shape.d));
+        CUDA_CHECK(cudaDeviceSynchronize());
+        y.download(found.data());
+        ASSERT_EQ(first_difference(expected.data(), n, shape.d, found.data(), shape.d, kGuard), "")
+            << label(shape) << "; " << rows << " rows, " << ids.size() << " experts in the batch";
+      }
+    }
+  }
+}
+
 TEST_F(GpuExperts, FfnGivesTheBitsOfTheReference) {
   load_tile_kernels();
   Random random(34);
@@ -252,14 +340,16 @@ TEST_F(GpuExperts, FfnGivesTheBitsOfTheReference) {
       return DeviceTiles{m.type, memory[i].get(), m.rows, m.cols, m.scale};
     };
     const DeviceTiles g = upload(0, gate), u = upload(1, up), d = upload(2, down);
-    for (const std::size_t rows : {1UL, 2UL, 3UL, 6UL, 8UL, 9UL, 16UL, 40UL}) {
-      if (shape.d > 2000 && rows > 8) continue;
+    for (const std::size_t rows : {1UL, 2UL, 3UL, 6UL, 8UL, 9UL, 16UL, 40UL, 90UL}) {
+      if (shape.d > 2000 && rows > 8 && rows < 90) continue;
+      const std::size_t pairs = rows == 90 ? 90 : 16;
       QuantCase x(rows, shape.d, random, [](std::size_t) { return Values::kNormal; });
       std::vector<float> expected(rows * shape.d), found(rows * shape.d);
       ReferenceOps().ffn(weights, x.host(), Rows(expected.data(), rows, shape.d));
-      DeviceBuffer<std::uint8_t> work(expert_scratch_bytes(16, shape.ff));
+      DeviceBuffer<std::uint8_t> work(expert_scratch_bytes(pairs, shape.ff));
       DeviceBuffer<float> y(found.size());
-      launch_ffn(g, u, d, x.device(), rows, y.get(), shape.d, make_expert_scratch(work.get(), 16, shape.ff), nullptr);
+      launch_ffn(g, u, d, x.device(), rows, y.get(), shape.d, make_expert_scratch(work.get(), pairs, shape.ff),
+                 nullptr);
       CUDA_CHECK(cudaDeviceSynchronize());
       y.download(found.data());
       ASSERT_EQ(first_difference(expected.data(), rows, shape.d, found.data(), shape.d, kGuard), "")

@@ -37,7 +37,7 @@ TEST_P(GpuTileProduct, GivesTheBitsOfTheReference) {
       const std::size_t stride = rows + 3;
       const std::vector<float> guards(most * stride, kGuard);
       DeviceBuffer<float> y(guards.size());
-      for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma, TileRoute::kAuto})
+      for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma, TileRoute::kGemm, TileRoute::kAuto})
         for (std::size_t width = 1; width <= most; ++width) {
           if (route == TileRoute::kDot && width > 2) continue;
           if (width == 10 || width == 13 || width == 18) continue;
@@ -80,13 +80,58 @@ TEST_P(GpuTileProduct, LargestSums) {
     tiles.upload(packed.data());
     DeviceBuffer<float> y(found.size());
     for (const std::size_t width : {1UL, 2UL, 4UL, 8UL})
-      for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma}) {
+      for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma, TileRoute::kGemm}) {
         launch_tile_matmul({type, tiles.get(), kRows, cols, 1.0F}, x.device(), width, y.get(), kRows, nullptr, route);
         CUDA_CHECK(cudaDeviceSynchronize());
         y.download(found.data());
         ASSERT_EQ(first_difference(expected.data(), width, kRows, found.data(), kRows, kGuard), "")
             << dtype_name(type) << ", bytes " << byte << ", width " << width << ", route " << static_cast<int>(route);
       }
+  }
+}
+
+// Long passes: whole groups of 64 rows, a row more, one less; two matrices in a launch; results at odd addresses; rows
+// of tiles for several blocks and for a part of one; every depth of the tree over the segments.
+TEST_P(GpuTileProduct, ManyRows) {
+  const DType type = GetParam();
+  load_tile_kernels();
+  Random random(static_cast<std::uint64_t>(type) + 170);
+  for (const std::size_t cols : {32UL, 64UL, 256UL, 320UL, 512UL, 640UL, 768UL, 1280UL, 2560UL, 4352UL, 10240UL}) {
+    if (cols % dtype_info(type).block_elems != 0) continue;
+    const std::size_t rows = cols > 3000 ? 19 : 40 + random.below(31), more = cols > 3000 ? 16 : 150, most = 130;
+    Weights weights = block_weights(type, rows + more, cols, Scales::kExtreme, random);
+    const WeightView views[2] = {weights.view.slice(0, rows), weights.view.slice(rows, more)};
+    QuantCase x(most, cols, random, [](std::size_t row) {
+      constexpr Values kKinds[] = {Values::kNormal, Values::kSigns, Values::kTiny, Values::kLarge, Values::kMixed};
+      return kKinds[row % 5];
+    });
+    DeviceBuffer<std::uint8_t> tiles[2];
+    std::vector<float> expected[2];
+    TileMatmul products[2];
+    const std::size_t strides[2] = {rows + 3, more + more % 2};
+    DeviceBuffer<float> y[2];
+    for (std::size_t i = 0; i < 2; ++i) {
+      const PackedMatrix packed = pack_matrix(views[i], in_order());
+      tiles[i] = DeviceBuffer<std::uint8_t>(packed.bytes());
+      tiles[i].upload(packed.data());
+      expected[i].resize(most * views[i].rows);
+      ReferenceOps().matmul(views[i], x.host(), Rows(expected[i].data(), most, views[i].rows));
+      y[i] = DeviceBuffer<float>(most * strides[i] + 1);
+      products[i] = {{type, tiles[i].get(), views[i].rows, cols, packed.scale}, y[i].get() + i, strides[i]};
+    }
+    for (const std::size_t width : {17UL, 33UL, 63UL, 64UL, 65UL, 112UL, 130UL}) {
+      for (auto& one : y) one.upload(std::vector<float>(one.size(), kGuard).data());
+      launch_tile_matmuls(products, 2, x.device(), width, nullptr);
+      CUDA_CHECK(cudaDeviceSynchronize());
+      for (std::size_t i = 0; i < 2; ++i) {
+        std::vector<float> found(y[i].size());
+        y[i].download(found.data());
+        ASSERT_EQ(first_difference(expected[i].data(), width, views[i].rows, found.data() + i, strides[i], kGuard), "")
+            << dtype_name(type) << " " << views[i].rows << " x " << cols << ", width " << width;
+        for (std::size_t at = i + width * strides[i]; at < found.size(); ++at)
+          ASSERT_EQ(found[at], kGuard) << "past the rows";
+      }
+    }
   }
 }
 

@@ -53,6 +53,42 @@ TEST(CostModel, DistinctExpertsOfUniformRouting) {
   }
 }
 
+// Uniform routing, so that every expert meets q and k of the same formula: the least number of rows, found one by one.
+TEST(CostModel, StreamRowsIsWherePcieOvertakesTheCrew) {
+  Random random(9);
+  for (int trial = 0; trial < 40; ++trial) {
+    PlanInput input = real_input();
+    input.shares = uniform_shares(49, 512, 10);
+    input.hardware.gpu->pcie_to_card_gbps = uniform(random, 4, 60);
+    input.hardware.cpu.row_cost = uniform(random, 0, 0.6);
+    const CostModel costs(input);
+    ExpertPlacement placement = all_in_ram(49, 512);
+    int in_ram = 0;
+    for (int bank = 0; bank < 48; ++bank)
+      for (int e = 0; e < 512; ++e) {
+        if (pick(random, 0, 2) == 0) placement.at(bank, e) = Place::kCard;
+        in_ram += placement.at(bank, e) == Place::kRam ? 1 : 0;
+      }
+    const double sent = in_ram * 1900.0 * 1024 / (input.hardware.gpu->pcie_to_card_gbps * 1e9);
+    int expected = 0;
+    for (int rows = 1; rows <= kMostPrefillRows && expected == 0; ++rows) {
+      const double p = 10.0 / 512, q = 1 - std::pow(1 - p, rows);
+      const double crew = in_ram * costs.crew_seconds(0) * (q + input.hardware.cpu.row_cost * (rows * p - q));
+      if (sent <= crew) expected = rows;
+    }
+    EXPECT_EQ(costs.stream_rows(placement), expected) << trial;
+  }
+  PlanInput input = real_input();
+  EXPECT_GT(CostModel(input).stream_rows(all_in_ram(49, 512)), 0);
+  ExpertPlacement on_card = all_in_ram(49, 512);
+  std::fill(on_card.place.begin(), on_card.place.end(), Place::kCard);
+  EXPECT_EQ(CostModel(input).stream_rows(on_card), 0);  // nothing to send
+  input.hardware.gpu->pcie_to_card_gbps = 1e-6;
+  EXPECT_EQ(CostModel(input).stream_rows(all_in_ram(49, 512)), 0);  // the crew is always sooner
+  input.hardware.gpu->pcie_to_card_gbps = 0;
+  EXPECT_EQ(CostModel(input).stream_rows(all_in_ram(49, 512)), 0);  // not known
+}
+
 TEST(CostModel, TokensOfARound) {
   EXPECT_DOUBLE_EQ(expected_tokens(0, 0.7, 0.85), 1.0);
   EXPECT_DOUBLE_EQ(expected_tokens(1, 0.7, 0.85), 1.7);
