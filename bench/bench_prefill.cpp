@@ -23,7 +23,7 @@ namespace {
 struct Options {
   std::string model, csv, machine, census;
   int device = 0;
-  std::size_t workers = 0, chunk = 4096, repeats = 2, stream_rows = 64;
+  std::size_t workers = 0, chunk = 4096, part = 1024, repeats = 2, stream_rows = 256;
   std::vector<std::size_t> tokens{512, 4096};
   std::vector<double> residency{0.3};
   double peak = 1979;
@@ -36,6 +36,7 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--workers", options.workers, "CPU threads; default one per processor");
   app.add_option("--tokens", options.tokens, "lengths of prompts")->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("--chunk", options.chunk, "rows of a pass")->check(CLI::Range(1, 8192))->capture_default_str();
+  app.add_option("--part", options.part, "rows of a part of a pass, a multiple of 16")->capture_default_str();
   app.add_option("--repeats", options.repeats, "runs that count; one more comes first")->check(CLI::PositiveNumber);
   app.add_option("--stream-rows", options.stream_rows, "passes of this many rows are sent the experts off the card")
       ->capture_default_str();
@@ -86,7 +87,7 @@ int run(int argc, char** argv) {
   const MachineInfo machine = machine_info(options.machine);
   if (options.workers == 0) options.workers = machine.cpus.size();
   CsvFile csv(options.csv, machine,
-              {"model", "workers", "residency", "chunk", "tokens", "seconds", "tokens_s", "sent_gb", "pcie_gbs",
+              {"model", "workers", "residency", "chunk", "part", "tokens", "seconds", "tokens_s", "sent_gb", "pcie_gbs",
                "pcie_s", "int8_s", "share_of_bound", "card_gb"});
   write_stderr(busy_warning(machine));
   std::string why_not;
@@ -111,6 +112,7 @@ int run(int argc, char** argv) {
     CHECK(ops != nullptr, "{}", why_not);
     LoadOptions load;
     load.stream_rows = options.stream_rows;
+    load.part_rows = options.part;
     load.placement =
         options.census.empty() ? random_placement(model, residency) : hottest(model, options.census, residency);
     Pipeline pipeline(model, *ops, options.chunk, load);
@@ -136,12 +138,13 @@ int run(int argc, char** argv) {
       const double pcie_s = sent / pcie, int8_s = 2 * macs * static_cast<double>(tokens) / (options.peak * 1e12 / 2);
       const double bound = std::max(pcie_s, int8_s);
       write_stdout(
-          fmt::format("  {:6} tokens, passes of {}: {:.3f} s, {:.0f} tokens/s; {:.1f} GB sent: {:.3f} s on PCIe, int8 "
+          fmt::format("  {:6} tokens, passes of {} in parts of {}: {:.3f} s, {:.0f} tokens/s; {:.1f} GB sent: {:.3f} s "
+                      "on PCIe, int8 "
                       "{:.3f} s at half the peak: {:.0f} % of the bound; card {:.2f} GB\n",
-                      tokens, chunk, median, static_cast<double>(tokens) / median, sent / 1e9, pcie_s, int8_s,
-                      100 * bound / median, static_cast<double>(ops->card_bytes()) / 1e9));
+                      tokens, chunk, options.part, median, static_cast<double>(tokens) / median, sent / 1e9, pcie_s,
+                      int8_s, 100 * bound / median, static_cast<double>(ops->card_bytes()) / 1e9));
       csv.row({name, fmt::to_string(options.workers), fmt::format("{:.2f}", residency), fmt::to_string(chunk),
-               fmt::to_string(tokens), fmt::format("{:.4f}", median),
+               fmt::to_string(options.part), fmt::to_string(tokens), fmt::format("{:.4f}", median),
                fmt::format("{:.1f}", static_cast<double>(tokens) / median), fmt::format("{:.3f}", sent / 1e9),
                fmt::format("{:.2f}", pcie / 1e9), fmt::format("{:.4f}", pcie_s), fmt::format("{:.4f}", int8_s),
                fmt::format("{:.3f}", bound / median),

@@ -35,6 +35,7 @@ class CpuOps : public ReferenceOps {
   int workers() const { return crew_.workers(); }
   TileIsa isa() const { return isa_; }
   Crew& crew() { return crew_; }
+  void host_loop(std::size_t n, const std::function<void(std::size_t)>& body) override { crew_.loop(n, body); }
   // body(i) for 0 <= i < n tiles of `columns` columns each (times the rows they meet), spread over the workers when the
   // whole is worth it.
   void parallel_tiles(std::size_t n, std::size_t columns, Crew::Body body);

@@ -77,10 +77,12 @@ void CudaOps::gdn_scan(const GdnScan& scan) {
   args.value_heads = scan.value_heads;
   args.dim = scan.dim;
   args.state = scan.state;
-  args.replay_k = log(scan.replay_k);
-  args.replay_u = log(scan.replay_u);
-  args.replay_decay = log(scan.replay_decay);
-  args.replay_count = &numbers_.data()->replay;
+  if (part_first_ == 0) {  // the first part has folded it in
+    args.replay_k = log(scan.replay_k);
+    args.replay_u = log(scan.replay_u);
+    args.replay_decay = log(scan.replay_decay);
+    args.replay_count = &numbers_.data()->replay;
+  }
   args.q = scan.q;
   args.k = scan.k;
   args.v = scan.v;
@@ -162,10 +164,11 @@ void CudaOps::mean_pool(ConstRows x, std::size_t ratio, Rows y) {
 void CudaOps::select_positions(ConstRows q, std::size_t heads, ConstRows pooled, std::size_t, std::size_t ratio,
                                std::size_t blocks, AttendLists lists) {
   stage("indexer scores", layer_);
-  std::int32_t* flag = next_flag();
-  for (std::size_t first = 0; first < q.rows; first += kRowGroup) {
-    const std::size_t count = std::min(kRowGroup, q.rows - first);
-    auto* scores = static_cast<float*>(scratch(kRowGroup * pooled.rows * sizeof(float)));
+  const std::size_t group = rows_at_once(q.rows);
+  for (std::size_t first = 0; first < q.rows; first += group) {
+    const std::size_t count = std::min(group, q.rows - first);
+    auto* scores = static_cast<float*>(scratch(group * pooled.rows * sizeof(float)));
+    std::int32_t* flag = next_flag(first);
     gpu::select_positions(q.slice(first, count), heads, pooled, position(first / kRowGroup), ratio, blocks,
                           on_card(group_of(lists, first, count)), scores, flag, stream_);
   }
@@ -192,9 +195,14 @@ void CudaOps::all_positions(std::size_t, AttendLists lists) {
 void CudaOps::attention(ConstRows q, const KvView& kv, const AttendLists& lists, float scale, ConstRows gate,
                         std::size_t gate_stride, Rows out) {
   const std::size_t heads = q.cols / kv.head_dim;
-  void* work = scratch(gpu::attention_bytes(kRowGroup, heads, kv.head_dim, lists.stride));
-  for (std::size_t first = 0; first < q.rows; first += kRowGroup) {
-    const std::size_t count = std::min(kRowGroup, q.rows - first);
+  stage("attention, sums", layer_);
+  constexpr std::size_t kLongList = 8192;  // whose scores of many rows would take much memory
+  const std::size_t group = lists.stride > kLongList ? kRowGroup : rows_at_once(q.rows);
+  // Fewer rows are cut into more groups of entries, and need more a row.
+  void* work = scratch(std::max(gpu::attention_bytes(group, heads, kv.head_dim, lists.stride),
+                                gpu::attention_bytes(kRowGroup, heads, kv.head_dim, lists.stride)));
+  for (std::size_t first = 0; first < q.rows; first += group) {
+    const std::size_t count = std::min(group, q.rows - first);
     gpu::attention(q.slice(first, count), on_card(kv), on_card(group_of(lists, first, count)), lists.stride, scale,
                    gate.slice(first, count), gate_stride, out.slice(first, count), work, stream_);
   }

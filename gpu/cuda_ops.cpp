@@ -1,15 +1,13 @@
-// CudaOps: loading, passes, products and experts. The other operations are gpu/cuda_float_ops.cpp.
+// CudaOps: loading, passes and experts. Products are gpu/cuda_products.cpp, other operations gpu/cuda_float_ops.cpp.
 #include "gpu/cuda_ops.h"
 
 #include <cuda_runtime_api.h>
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <utility>
 
 #include "gpu/cuda_check.h"
-#include "gpu/kernels/float_matmul.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/quantize.h"
 #include "gpu/kernels/route.h"
@@ -139,6 +137,11 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
 
 // ---- passes ---------------------------------------------------------------------------------------------------------
 
+void CudaOps::begin_part(std::size_t first) {
+  CHECK(first % kRowGroup == 0, "a part from row {} on", first);
+  part_first_ = first;
+}
+
 void CudaOps::stage(std::string_view name, int layer) {
   stage_ = name;
   layer_ = layer;
@@ -164,9 +167,9 @@ std::vector<Ops::StageTime> CudaOps::stage_times() const {
   return times;
 }
 
-std::int32_t* CudaOps::next_flag() {
-  CHECK(now_.flags.size() < kFlags, "{} places that can find a bad value", now_.flags.size());
-  now_.flags.push_back({stage_, layer_});
+std::int32_t* CudaOps::next_flag(std::size_t first) {
+  CHECK(now_.flags.size() < flag_room_, "{} places that can find a bad value", now_.flags.size());
+  now_.flags.push_back({stage_, layer_, part_first_ + first});
   return flags_.data() + (now_.flags.size() - 1);
 }
 
@@ -176,8 +179,9 @@ void CudaOps::launch(FunctionRef<void()> body) {
   crew_rows_ = {};
   sides_.forget();  // of a pass that failed
   quantized_ = {};
+  part_first_ = 0;
   numbers_.send(0, 1);
-  CUDA_CHECK(cudaMemsetAsync(flags_.data(), 0x7F, flags_.bytes(), stream_));
+  CUDA_CHECK(cudaMemsetAsync(flags_.data(), 0x7F, flag_room_ * sizeof(std::int32_t), stream_));
   if (clock_) clock_->mark("inputs", now_.marks, recording_);
   body();
   flags_.fetch(0, now_.flags.size());
@@ -187,7 +191,7 @@ void CudaOps::launch(FunctionRef<void()> body) {
 std::optional<BadValue> CudaOps::bad_value(const std::vector<Flag>& flags) const {
   for (std::size_t i = 0; i < flags.size(); ++i)
     if (const std::int32_t row = flags_.host()[i]; row != kNoBadRow && !flags[i].stage.empty())
-      return BadValue{flags[i].stage, flags[i].layer, static_cast<std::size_t>(row)};
+      return BadValue{flags[i].stage, flags[i].layer, flags[i].first + static_cast<std::size_t>(row)};
   return {};
 }
 
@@ -244,7 +248,9 @@ void CudaOps::await_late() {
 std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers& numbers, const LateInput& late,
                                           FunctionRef<void()> body) {
   CHECK(key.rows <= kRowGroup * kRowGroups, "{} rows in a pass", key.rows);
+  pass_rows_ = key.rows;
   refresh_slots();
+  flag_room_ = key.rows <= kMaxWindow ? kWindowFlags : kFlags;
   const std::size_t met = std::max(prepare_long_pass(key), kMaxWindow);
   if (handoff_.reserve(met, meeting_room_.used, meeting_room_.hidden, meeting_room_.hidden, meeting_room_.meetings)) {
     forget_records();  // they name the area that was outgrown
@@ -319,73 +325,6 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   return bad_value(pass.flags);
 }
 
-// ---- products -------------------------------------------------------------------------------------------------------
-
-std::int64_t CudaOps::quantize(ConstRows x, QuantRows q) {
-  const Quantized done = quantized_;
-  quantized_ = {};
-  if (done.x == x.data && done.q == q.q && done.rows == x.rows && done.cols == x.cols && x.stride == x.cols) {
-    now_.flags[done.flag] = {stage_, layer_};
-    return -1;
-  }
-  launch_quantize(x.data, x.stride, x.rows, x.cols, q.q, q.d, q.s, next_flag(), stream_);
-  return -1;
-}
-
-DeviceTiles CudaOps::tiles(const WeightView& w) const {
-  return {w.type, weights_.data(w), w.rows, w.cols, w.scale};
-}
-
-void CudaOps::matmul(const WeightView& w, const Activation& a, Rows y) {
-  CHECK(y.cols == w.rows && y.rows == a.x.rows && w.cols == a.x.cols, "{}: [{}, {}] times [{}, {}] into [{}, {}]",
-        w.name, w.rows, w.cols, a.x.rows, a.x.cols, y.rows, y.cols);
-  if (dtype_info(w.type).kind == DTypeKind::kFloat)
-    return gpu::float_matmul(float_type(w.type), weights_.data(w), w.rows, w.scale, a.x, y, stream_);
-  launch_tile_matmul(tiles(w), {a.q.q, a.q.d, a.q.s}, y.rows, y.data, y.stride, stream_);
-}
-
-// Products of one type and kind.
-void CudaOps::product_group(std::span<const Product> group, const Activation& a, DeviceStream stream) {
-  for (const Product& product : group)
-    CHECK(product.y.cols == product.w.rows && product.y.rows == a.x.rows && product.w.cols == a.x.cols,
-          "{}: [{}, {}] times [{}, {}] into [{}, {}]", product.w.name, product.w.rows, product.w.cols, a.x.rows,
-          a.x.cols, product.y.rows, product.y.cols);
-  const DType type = group[0].w.type;
-  if (dtype_info(type).kind == DTypeKind::kFloat) {
-    std::array<gpu::FloatMatmul, gpu::kMaxFloatMatrices> list;
-    for (std::size_t i = 0; i < group.size(); ++i)
-      list[i] = {weights_.data(group[i].w), group[i].w.rows, group[i].w.scale, group[i].y};
-    return gpu::float_matmuls(float_type(type), list.data(), group.size(), a.x, stream);
-  }
-  std::array<TileMatmul, kMaxTileMatrices> list;
-  for (std::size_t i = 0; i < group.size(); ++i) list[i] = {tiles(group[i].w), group[i].y.data, group[i].y.stride};
-  launch_tile_matmuls(list.data(), group.size(), {a.q.q, a.q.d, a.q.s}, a.x.rows, stream);
-}
-
-// One launch for the matrices of a type; the largest on the main stream, the others beside it.
-void CudaOps::matmuls(std::span<const Product> products, const Activation& a) {
-  static_assert(kMaxTileMatrices == gpu::kMaxFloatMatrices);
-  struct Group {
-    std::vector<Product> list;
-    std::size_t bytes = 0;
-  };
-  std::vector<Group> groups;
-  for (const Product& product : products) {
-    const auto fits = [&](const Group& group) {
-      return group.list[0].w.type == product.w.type && group.list.size() < kMaxTileMatrices;
-    };
-    auto found = std::find_if(groups.begin(), groups.end(), fits);
-    if (found == groups.end()) found = groups.emplace(groups.end());
-    found->list.push_back(product);
-    found->bytes += product.w.bytes();
-  }
-  std::stable_sort(groups.begin(), groups.end(), [](const Group& x, const Group& y) { return x.bytes > y.bytes; });
-  const bool beside = groups.size() > 1;
-  const DeviceStream side = beside ? sides_.fork(kProducts) : stream_;
-  for (std::size_t i = 0; i < groups.size(); ++i) product_group(groups[i].list, a, i == 0 ? stream_ : side);
-  if (beside) sides_.join(kProducts);
-}
-
 // ---- experts --------------------------------------------------------------------------------------------------------
 
 std::int64_t CudaOps::route(ConstRows logits, Routes routes) {
@@ -414,7 +353,8 @@ RouteSplit CudaOps::split_routes(const ExpertBank& bank, const ExpertStore*, int
 
 std::int64_t CudaOps::route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split) {
   const std::size_t pairs = plan.routes.rows * plan.routes.used;
-  if (plan.routes.rows > gpu::kSplitRows || pairs > std::min(expert_scratch_.pairs, kMaxPairs))
+  // Not in a part of a long pass, however short: its experts are met together.
+  if (pass_rows_ > gpu::kSplitRows || pairs > std::min(expert_scratch_.pairs, kMaxPairs))
     return Ops::route_split(logits, plan, split);
   const BankRef& ref = bank_of(*plan.bank);
   gpu::RouteSplitArgs args;

@@ -46,6 +46,8 @@ class CudaOps : public Ops {
   std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, const LateInput& late,
                                    FunctionRef<void()> body) override;
   void await_late() override;
+  void begin_part(std::size_t first) override;
+  void host_loop(std::size_t n, const std::function<void(std::size_t)>& body) override { parallel_(n, body); }
   void stage(std::string_view name, int layer) override;
   void time_stages(bool on) override;
   std::vector<StageTime> stage_times() const override;
@@ -99,7 +101,9 @@ class CudaOps : public Ops {
   // Streams beside the main one, by what they are for.
   enum Side : std::size_t { kFfn, kCrew, kProducts };
   // Numbers of the pass on the card. positions[g] is that of row g * kRowGroup.
-  static constexpr std::size_t kRowGroup = 16, kRowGroups = 512, kFlags = 2048;
+  static constexpr std::size_t kRowGroup = 16, kRowGroups = 512;
+  // Places of a pass that find bad values: of a window; of a long pass, whose parts each have their own.
+  static constexpr std::size_t kWindowFlags = 2048, kFlags = 32768;
   struct Numbers {
     gpu::SampleNumbers choice;
     std::int32_t replay, pending;
@@ -130,6 +134,7 @@ class CudaOps : public Ops {
   struct Flag {
     std::string stage;
     int layer = -1;
+    std::size_t first = 0;  // row of the pass that the flag counts from
   };
   struct Started {
     Handoff::Meeting meeting;
@@ -149,8 +154,13 @@ class CudaOps : public Ops {
     bool waits_for_late = false;
   };
 
-  DeviceCount position(std::size_t group = 0) const { return numbers_.data()->positions + group; }
-  std::int32_t* next_flag();
+  DeviceCount position(std::size_t group = 0) const {
+    return numbers_.data()->positions + part_first_ / kRowGroup + group;
+  }
+  // Of an operation on rows of the part from `first` on.
+  std::int32_t* next_flag(std::size_t first = 0);
+  // Rows of one launch of attention and of the choice of positions.
+  static std::size_t rows_at_once(std::size_t rows) { return rows <= kRowGroup ? kRowGroup : 4 * kRowGroup; }
   const BankRef& bank_of(const ExpertBank& bank) const;
   void* scratch(std::size_t bytes);
   void reserve_hc(std::size_t wide, std::size_t rank);
@@ -205,6 +215,7 @@ class CudaOps : public Ops {
   Recorded now_;  // of the pass that is launched
   std::string stage_;
   int layer_ = -1;
+  std::size_t pass_rows_ = 0, part_first_ = 0, flag_room_ = kWindowFlags;
   Started started_;
   gpu::CrewRows crew_rows_;  // what the next combine finds in the crew's memory
   struct {

@@ -62,6 +62,10 @@ std::int64_t long_pass_bytes(const ModelShape& shape, std::int64_t rows) {
   return rows * shape.experts_used * (shape.expert_ff + shape.expert_ff / 8 + shape.expert_ff / 4 + 8);
 }
 
+std::int64_t default_prefill_rows(std::int64_t vram) {
+  return vram >= std::int64_t{16} << 30 ? 4096 : vram >= std::int64_t{8} << 30 ? 1024 : 512;
+}
+
 Footprint footprint(const ModelShape& shape, const WeightBytes& weights, const StateLayout& layout) {
   Footprint place;
   place.card_weights = weights.dense + weights.head + weights.mtp_dense;

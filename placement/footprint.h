@@ -63,6 +63,11 @@ std::int64_t stream_ring_bytes(std::int64_t bank_bytes, std::int64_t expert_byte
 // quantised (ff * 11 / 8), and its place in the order of the experts (8).
 std::int64_t long_pass_bytes(const ModelShape& shape, std::int64_t rows);
 
+// Rows of a prompt's pass where nobody says: 512 without a card (vram 0) and on one of less than 8 GiB; 1,024 below 16
+// GiB; 4,096 from there on. A pass is sent all experts that are off the card however many rows it has, so more rows are
+// read in the same time, and cost work memory (0.25 MB each at full size).
+std::int64_t default_prefill_rows(std::int64_t vram);
+
 // Where everything would live on a machine with a card: what every token reads goes to the card; routed experts and
 // the token embedding stay in RAM (the card takes as many experts as then fit); the n-gram table may stay on disk.
 struct Footprint {

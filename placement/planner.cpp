@@ -142,7 +142,9 @@ class Planner {
         fmt::format("{} positions, {} bits", grouped(input_.state.context), input_.state.kv_bits));
     add(side, "indexer keys", state.pooled + state.raw + state.mtp_pooled + state.mtp_raw);
     add(side, "recurrent states", state.gdn_state + state.gdn_conv + state.ple_conv + state.replay);
-    add(side, "work memory", model.workspace);
+    // On a card the draft block's residuals have a place of their own (Workspace::wide_in).
+    const bool staged = input_.card && model.shape.mtp_layers > 0;
+    add(side, "work memory", model.workspace + (staged ? model.prefill_rows * model.shape.wide() * 4 : 0));
     if (slots_possible_) {
       if (input_.card) add(Memory::kVram, "hand-off buffers", handoff_bytes(model.shape));
       if (input_.card) add(Memory::kVram, "swap buffers", swap_bytes(input_));

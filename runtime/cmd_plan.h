@@ -19,7 +19,7 @@ namespace tandem {
 struct PlanOptions {
   std::filesystem::path model, mtp;
   PlacementChoices placement;
-  std::int64_t prefill_rows = 512;
+  std::int64_t prefill_rows = 0;      // 0: by the card
   std::vector<std::string> what_ifs;  // "vram=16GiB,ram=32GiB"
 };
 

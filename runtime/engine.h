@@ -42,15 +42,15 @@ struct EngineOptions {
   std::filesystem::path model;
   std::filesystem::path mtp;  // a separate draft head; empty: the one in the model file, if any
   bool use_mtp = true;
-  std::string device = "auto";      // auto, cpu, cuda:N
-  int workers = 0;                  // CPU threads, 0 = by the policy, or one per core
-  bool graphs = true;               // the card runs recorded passes
-  bool verify_experts = false;      // the CPU computes one expert a layer again
-  std::string isa = "auto";         // CPU kernels: auto, scalar, avx2, avxvnni, avx512
-  std::size_t context = 0;          // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
-  std::size_t prefill_chunk = 512;  // rows of one pass while a prompt is read
-  std::optional<KvType> kv;         // empty: by the policy
-  PlacementChoices placement;       // of which context, kv and use_mtp are taken from above
+  std::string device = "auto";    // auto, cpu, cuda:N
+  int workers = 0;                // CPU threads, 0 = by the policy, or one per core
+  bool graphs = true;             // the card runs recorded passes
+  bool verify_experts = false;    // the CPU computes one expert a layer again
+  std::string isa = "auto";       // CPU kernels: auto, scalar, avx2, avxvnni, avx512
+  std::size_t context = 0;        // positions, 0 = by the policy, or kDefaultContext or the model's own if smaller
+  std::size_t prefill_chunk = 0;  // rows of one pass while a prompt is read; 0: default_prefill_rows of the card
+  std::optional<KvType> kv;       // empty: by the policy
+  PlacementChoices placement;     // of which context, kv and use_mtp are taken from above
   DraftChoices drafting;
   LossyChoices lossy;
   ReadSavedChats saved_chats;        // for a draft vocabulary by history; empty: there are none

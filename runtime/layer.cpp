@@ -78,13 +78,22 @@ void Pass::fail_not_finite(const BadValue& value, std::size_t position) {
       value.stage, value.layer, position + value.row);
 }
 
-Activation Pass::activation(std::string_view stage, ConstRows x,
-                            std::initializer_list<const WeightView*> matrices) const {
+Pass Pass::slice(std::size_t at, std::size_t count) const {
+  Pass part = *this;
+  part.position = position + at;
+  part.rows = count;
+  part.rope = {rope.cos.slice(at, count), rope.sin.slice(at, count)};
+  part.first = first + at;
+  return part;
+}
+
+Activation Pass::activation(std::string_view stage, ConstRows x, std::initializer_list<const WeightView*> matrices,
+                            const QuantRows& q) const {
   bool block = false;
   for (const WeightView* w : matrices) block = block || (*w && dtype_info(w->type).kind == DTypeKind::kBlock);
   Activation a{x, {}};
   if (!block) return a;
-  a.q = ws.quant(x.rows, x.cols);
+  a.q = q ? q : ws.quant(x.rows, x.cols);
   ops.stage(stage, layer);
   const std::int64_t bad = ops.quantize(x, a.q);
   if (bad >= 0) fail_not_finite({std::string(stage), layer, static_cast<std::size_t>(bad)}, position);
@@ -107,10 +116,10 @@ void Pass::write() const {
   if (!write_waits) return;
   write_waits = false;
   ops.stage("write", layer);
-  ops.hc_write(ws.x.rows(rows), ws.block.rows(rows), ws.inject.rows(rows), shape.streams);
+  ops.hc_write(of(ws.x), of(ws.block), of(ws.inject), shape.streams);
 }
 
-void hc_read(const Pass& pass, std::string_view stage, const HcParams& params) {
+void hc_read(const Pass& pass, std::string_view stage, const HcParams& params, const QuantRows& q) {
   Workspace& ws = pass.ws;
   const std::size_t w = pass.rows;
   HcRead read;
@@ -118,20 +127,20 @@ void hc_read(const Pass& pass, std::string_view stage, const HcParams& params) {
   read.eps = pass.shape.norm_eps;
   read.gamma = params.gamma.data();
   read.weights = params.w;
-  read.x = ws.x.rows(w);
+  read.x = pass.of(ws.x);
   if (pass.write_waits) {
-    read.written = ws.block.rows(w);
-    read.written_inject = ws.inject.rows(w);
+    read.written = pass.of(ws.block);
+    read.written_inject = pass.of(ws.inject);
     pass.write_waits = false;
   }
   read.normed = ws.normed.rows(w);
   read.low = ws.low.rows(w);
   read.gate = ws.wide_a.rows(w);
-  read.inject = ws.inject.rows(w);
-  read.mixed = ws.mixed.rows(w);
+  read.inject = pass.of(ws.inject);
+  read.mixed = pass.of(ws.mixed);
   read.normed_q = ws.quant(w, read.normed.cols);
   read.low_q = ws.quant(w, read.low.cols);
-  read.mixed_q = ws.quant(w, read.mixed.cols);
+  read.mixed_q = q ? q : ws.quant(w, read.mixed.cols);
   pass.ops.stage(stage, pass.layer);
   const std::int64_t bad = pass.ops.hc_read(read);
   if (bad >= 0) Pass::fail_not_finite({std::string(stage), pass.layer, static_cast<std::size_t>(bad)}, pass.position);
@@ -146,7 +155,7 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
   const std::size_t dim = sz(shape.gdn_dim), heads = sz(shape.gdn_value_heads);
 
   const Activation m =
-      pass.activation("gdn input", ws.mixed.rows(w), {&weights.qkv, &weights.gate, &weights.alpha, &weights.beta});
+      pass.activation("gdn input", pass.of(ws.mixed), {&weights.qkv, &weights.gate, &weights.alpha, &weights.beta});
   ops.matmuls({{weights.qkv, ws.qkv.rows(w)},
                {weights.gate, ws.z.rows(w)},
                {weights.alpha, ws.alpha.rows(w)},
@@ -173,13 +182,14 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
   input.k = k;
   ops.gdn_input(input);
 
+  const std::size_t replay = pass.first == 0 ? pass.state.replay : 0;
   GdnScan scan{sz(shape.gdn_key_heads),
                heads,
                dim,
                state.s.data(),
-               ConstRows(state.log_k.data(), pass.state.replay, kw),
-               ConstRows(state.log_u.data(), pass.state.replay, vw),
-               ConstRows(state.log_decay.data(), pass.state.replay, heads),
+               ConstRows(state.log_k.data(), replay, kw),
+               ConstRows(state.log_u.data(), replay, vw),
+               ConstRows(state.log_decay.data(), replay, heads),
                q,
                k,
                ConstRows(conv.data + 2 * kw, w, vw, channels),
@@ -209,7 +219,7 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
   ops.stage("gdn output", pass.layer);
   const std::int64_t bad = ops.gdn_result(result);
   if (bad >= 0) Pass::fail_not_finite({"gdn output", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
-  ops.matmul(weights.out, r, ws.block.rows(w));
+  ops.matmul(weights.out, r, pass.of(ws.block));
 }
 
 void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayerState& state, bool sparse) {
@@ -221,7 +231,7 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   const std::size_t index_heads = sz(shape.indexer_heads), index_dim = sz(shape.indexer_dim);
   const float eps = shape.norm_eps;
 
-  const Activation m = pass.activation("attention input", ws.mixed.rows(w),
+  const Activation m = pass.activation("attention input", pass.of(ws.mixed),
                                        {&weights.q, &weights.k, &weights.v, &weights.indexer_q, &weights.indexer_k});
   const bool selects = sparse && pass.selects();
   const Ops::Product products[] = {{weights.q, ws.q_gate.rows(w)},
@@ -247,7 +257,10 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   input.k_rot = ws.k_rot.rows(w);
   ops.attention_input(input);
   const std::size_t ratio = sz(shape.indexer_ratio);
-  const RopeView block_rope{ws.block_cos.rows(w / ratio + 1), ws.block_sin.rows(w / ratio + 1)};
+  // Of the blocks from this part's first one on; the buffers begin with the pass's.
+  const std::size_t skipped = pass.position / ratio - (pass.position - pass.first) / ratio, blocks = w / ratio + 1;
+  const RopeView block_rope{ws.block_cos.rows(skipped + blocks).slice(skipped, blocks),
+                            ws.block_sin.rows(skipped + blocks).slice(skipped, blocks)};
   ops.index_blocks({state.raw_keys.view(), pass.pending, ws.index_k.rows(w), pass.position, ratio,
                     params.index_k_norm.data(), eps, block_rope, state.pooled.data()});
   if (pass.mode == PassMode::kWindow)
@@ -269,7 +282,7 @@ void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayer
   const float scale = 1.0F / std::sqrt(static_cast<float>(dim));
   const ConstRows gate(ws.q_gate.rows(w).data + dim, w, 2 * heads * dim - dim, 2 * heads * dim);
   ops.attention(ws.q_rot.rows(w), input.kv, ws.lists(w), scale, gate, 2 * dim, ws.attn_out.rows(w));
-  ops.matmul(weights.out, pass.activation("attention output", ws.attn_out.rows(w), {&weights.out}), ws.block.rows(w));
+  ops.matmul(weights.out, pass.activation("attention output", ws.attn_out.rows(w), {&weights.out}), pass.of(ws.block));
 }
 
 void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
@@ -280,14 +293,17 @@ void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
   const std::size_t w = pass.rows, streams = sz(shape.streams);
   const float eps = shape.norm_eps;
 
+  const Rows x = pass.of(ws.x), value = pass.of(ws.mixed);
   pass.write();
-  ops.await_late();
-  ws.ngram.send(w);
-  const Activation e = pass.activation("n-gram embedding", ws.ngram.rows(w), {&weights.key, &weights.value});
-  ops.matmuls({{weights.key, ws.wide_b.rows(w)}, {weights.value, ws.mixed.rows(w)}}, e);
+  if (pass.first == 0) {
+    ops.await_late();
+    ws.ngram.send(pass.whole);
+  }
+  const Activation e = pass.activation("n-gram embedding", pass.of(ws.ngram), {&weights.key, &weights.value});
+  ops.matmuls({{weights.key, ws.wide_b.rows(w)}, {weights.value, value}}, e);
   ops.rms_norm(ws.wide_b.rows(w), streams, params.ple_key.data(), eps, ws.wide_b.rows(w));
-  ops.rms_norm(ws.x.rows(w), streams, params.ple_query.data(), eps, ws.wide_a.rows(w));
-  ops.ple_gate(ws.wide_b.rows(w), ws.wide_a.rows(w), ws.mixed.rows(w), shape.streams, ws.normed.rows(w));
+  ops.rms_norm(x, streams, params.ple_query.data(), eps, ws.wide_a.rows(w));
+  ops.ple_gate(ws.wide_b.rows(w), ws.wide_a.rows(w), value, shape.streams, ws.normed.rows(w));
   const Rows gated = ws.normed.rows(w), conv_in = ws.wide_a.rows(w), conv_out = ws.wide_b.rows(w);
   ops.rms_norm(gated, streams, params.ple_norm_conv.data(), eps, conv_in);
   ops.causal_conv(history.committed(), conv_in, ConstRows(params.ple_conv.data(), sz(shape.ple_conv), sz(shape.wide())),
@@ -296,38 +312,35 @@ void ple(const Pass& pass, const LayerParams& params, RowHistory& history) {
     ops.memory().log_rows(history.view(), 0, conv_in);
   else
     ops.memory().commit_rows(history.view(), conv_in);
-  ops.add2(ws.x.rows(w), gated, conv_out);
+  ops.add2(x, gated, conv_out);
 }
 
 void run_layer(const Pass& pass, const LayerParams& params, GdnLayerState* gdn, AttentionLayerState* attention,
                bool sparse) {
   Workspace& ws = pass.ws;
-  const std::size_t w = pass.rows;
-  if (params.w->ple) ple(pass, params, pass.state.ple_conv);
-
-  {
-    const Span span(gdn != nullptr ? "GDN" : "attention", pass.layer);
-    hc_read(pass, "hc_attn", params.hc_attn);
-    pass.show("hc_attn_mixed", ws.mixed.rows(w));
-    pass.show("attn_inject", ws.inject.rows(w));
-    if (gdn != nullptr)
-      gdn_mixer(pass, params, *gdn);
-    else
-      attention_mixer(pass, params, *attention, sparse);
-    pass.show("attn_out", ws.block.rows(w));
-    pass.write_waits = true;
-  }
-  {
-    const Span span("mix before the experts", pass.layer);
-    hc_read(pass, "hc_ffn", params.hc_ffn);
-    pass.show("hc_ffn_mixed", ws.mixed.rows(w));
-  }
-  moe(pass, params.w->moe);
-  pass.show("ffn_out", ws.block.rows(w));
+  moe(pass, params.w->moe, [&](const Pass& part) {
+    if (params.w->ple) ple(part, params, part.state.ple_conv);
+    {
+      const Span span(gdn != nullptr ? "GDN" : "attention", part.layer);
+      hc_read(part, "hc_attn", params.hc_attn);
+      part.show("hc_attn_mixed", part.of(ws.mixed));
+      part.show("attn_inject", part.of(ws.inject));
+      if (gdn != nullptr)
+        gdn_mixer(part, params, *gdn);
+      else
+        attention_mixer(part, params, *attention, sparse);
+      part.show("attn_out", part.of(ws.block));
+      part.write_waits = true;
+    }
+    const Span span("mix before the experts", part.layer);
+    hc_read(part, "hc_ffn", params.hc_ffn, ws.block_quant(pass.rows).slice(part.first, part.rows));
+    part.show("hc_ffn_mixed", part.of(ws.mixed));
+  });
+  pass.show("ffn_out", pass.of(ws.block));
   pass.write_waits = true;
   if (!pass.tap) return;
-  pass.write();
-  pass.show("last", ws.x.rows(w));
+  pass.by_parts([](const Pass& part) { part.write(); });
+  pass.show("last", pass.of(ws.x));
 }
 
 }  // namespace tandem

@@ -1,6 +1,7 @@
 // One layer of the model as named stages; the trunk and the draft block share it.
 #pragma once
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -40,10 +41,33 @@ struct Pass {
   RopeView rope;
   int layer = -1;
   ExpertStore* experts = nullptr;  // null: the machine reads experts from the file
+  // Where this part begins in the pass (position and rows are its own), and the rows of the whole pass.
+  std::size_t first = 0, whole = 0;
   // A WRITE is due: ws.block, by the logits in ws.inject, to ws.x. The next READ does it; who else reads ws.x calls
   // write() first.
   mutable bool write_waits = false;
   void write() const;
+
+  // The rows of this part in a buffer that has all rows of the pass.
+  template <typename AnyBuffer>
+  Rows of(const AnyBuffer& buffer) const {
+    return buffer.rows(first + rows).slice(first, rows);
+  }
+  // body(part) for the parts of this pass, in order. The body decides for every part alike whether a WRITE waits.
+  template <typename Body>
+  void by_parts(Body&& body) const {
+    bool waits = write_waits;
+    for (std::size_t at = 0; at < rows; at += ws.part_rows) {
+      const Pass part = slice(at, std::min(ws.part_rows, rows - at));
+      ops.begin_part(part.first);
+      body(part);
+      waits = part.write_waits;
+    }
+    ops.begin_part(first);
+    write_waits = waits;
+  }
+  Pass slice(std::size_t at, std::size_t count) const;
+  bool in_parts() const { return rows > ws.part_rows; }
 
   // Whether the last row sees more blocks than it may attend to, so that the indexer has to choose.
   bool selects() const {
@@ -54,20 +78,24 @@ struct Pass {
   // What names the value, for a user whose weights are damaged.
   [[noreturn]] static void fail_not_finite(const BadValue& value, std::size_t position);
   // x as the input of the given matrices: quantised when one of them is a block format. Uses the one quantised buffer,
-  // so the previous activation ends here. Throws InputError when x holds a non-finite value.
-  Activation activation(std::string_view stage, ConstRows x, std::initializer_list<const WeightView*> matrices) const;
+  // so the previous activation ends here, or `q` where it is given. Throws InputError when x holds a non-finite value.
+  Activation activation(std::string_view stage, ConstRows x, std::initializer_list<const WeightView*> matrices,
+                        const QuantRows& q = {}) const;
 };
 
 // Cosines and sines of `rows` positions first, first + step, ... in double, rounded once; host memory.
 void fill_rope(const ModelShape& shape, std::size_t first, std::size_t step, Rows cos, Rows sin);
 
 // The WRITE that waits, and READ (spec 2.2): ws.x -> ws.mixed, and ws.inject where the module has inject weights.
-void hc_read(const Pass& pass, std::string_view stage, const HcParams& params);
+// `q`: where ws.mixed is quantised next, if not to the one quantised buffer. Of a part, as everything below but moe
+// and run_layer.
+void hc_read(const Pass& pass, std::string_view stage, const HcParams& params, const QuantRows& q = {});
 // The mixers: ws.mixed -> ws.block.
 void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state);
 void attention_mixer(const Pass& pass, const LayerParams& params, AttentionLayerState& state, bool sparse);
-// Routed and shared experts (spec 6): ws.mixed -> ws.block.
-void moe(const Pass& pass, const MoeWeights& weights);
+// Routed and shared experts (spec 6): ws.mixed -> ws.block. Of a whole pass; `prepare` makes ws.mixed of a part, and
+// quantises it to the part of ws.block_quant.
+void moe(const Pass& pass, const MoeWeights& weights, FunctionRef<void(const Pass&)> prepare);
 // The n-gram embedding of the PLE layer (spec 3): adds to ws.x. ws.ngram holds the gathered rows.
 void ple(const Pass& pass, const LayerParams& params, RowHistory& history);
 

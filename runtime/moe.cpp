@@ -8,28 +8,47 @@
 
 namespace tandem {
 
-void moe(const Pass& pass, const MoeWeights& weights) {
+namespace {
+
+Routes slice(const Routes& routes, std::size_t first, std::size_t count) {
+  return {routes.expert + first * routes.used, routes.weight + first * routes.used, count, routes.used};
+}
+
+}  // namespace
+
+void moe(const Pass& pass, const MoeWeights& weights, FunctionRef<void(const Pass&)> prepare) {
   Ops& ops = pass.ops;
   Workspace& ws = pass.ws;
   const std::size_t w = pass.rows, used = static_cast<std::size_t>(pass.shape.experts_used);
-
-  const Activation f = pass.activation("expert input", ws.mixed.rows(w),
-                                       {&weights.router, &weights.routed.gate, &weights.routed.up, &weights.shared.gate,
-                                        &weights.shared.up, &weights.shared_gate});
+  Activation f{ws.mixed.rows(w), {}};
   const Ops::SharedExpert shared{&weights.shared, ws.shared.rows(w)};
-  const bool shared_runs = ops.start_ffn(*shared.weights, f, shared.y);
-  ops.matmuls({{weights.router, ws.router.rows(w)}, {weights.shared_gate, ws.shared_logit.rows(w)}}, f);
-  pass.show("router_logits", ws.router.rows(w));
-  const Routes routes = ws.routes(w, used);
-  ops.stage("router", pass.layer);
   const Rows y = ws.expert_y.rows(w * used);
-  const Routes hits = ws.hits(w, used), misses = ws.misses(w, used);
+  const Routes routes = ws.routes(w, used), hits = ws.hits(w, used), misses = ws.misses(w, used);
+  std::int32_t* const log = ws.route_log(static_cast<std::size_t>(pass.layer), w, used);
   RouteSplit split;
-  const std::int64_t bad = ops.route_split(ws.router.rows(w),
-                                           {&weights.routed, pass.experts, pass.layer, routes, hits, misses,
-                                            ws.route_log(static_cast<std::size_t>(pass.layer), w, used)},
-                                           split);
-  if (bad >= 0) Pass::fail_not_finite({"router", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
+  bool shared_runs = false;
+  pass.by_parts([&](const Pass& part) {
+    prepare(part);
+    const Activation own = part.activation("expert input", part.of(ws.mixed),
+                                           {&weights.router, &weights.routed.gate, &weights.routed.up,
+                                            &weights.shared.gate, &weights.shared.up, &weights.shared_gate},
+                                           ws.block_quant(w).slice(part.first, part.rows));
+    if (own.q) f.q = ws.block_quant(w);
+    if (!pass.in_parts()) shared_runs = ops.start_ffn(*shared.weights, own, shared.y);
+    const Rows logits = ws.router.rows(part.rows);
+    ops.matmuls({{weights.router, logits}, {weights.shared_gate, part.of(ws.shared_logit)}}, own);
+    part.show("router_logits", logits);
+    ops.stage("router", pass.layer);
+    RouteSplit now;
+    const std::int64_t bad = ops.route_split(
+        logits,
+        {&weights.routed, pass.experts, pass.layer, slice(routes, part.first, part.rows),
+         slice(hits, part.first, part.rows), slice(misses, part.first, part.rows), log + part.first * used},
+        now);
+    if (bad >= 0) Pass::fail_not_finite({"router", pass.layer, static_cast<std::size_t>(bad)}, part.position);
+    split.hits = split.hits || now.hits;
+    split.misses = split.misses || now.misses;
+  });
   // With nothing on the card, all that a layer has to do for its experts is one list, which everybody shares.
   const bool crew_alone = split.misses && !split.hits && !shared_runs;
   ops.stage("hand-off", pass.layer);
@@ -54,7 +73,7 @@ void moe(const Pass& pass, const MoeWeights& weights) {
       pass.experts->add_crew_wait(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   ops.stage("combine, write", pass.layer);
-  ops.combine(routes, y, ws.shared_logit.rows(w), ws.shared.rows(w), ws.block.rows(w));
+  ops.combine(routes, y, ws.shared_logit.rows(w), shared.y, ws.block.rows(w));
 }
 
 }  // namespace tandem

@@ -16,24 +16,28 @@ struct MtpHead::Impl {
 
   // X[s] = We e + Wh h[s] for every stream: one product over [e | h_s], or two where the file splits the projection.
   void fuse(const Pass& pass, ConstRows wide) const {
+    pass.by_parts([&](const Pass& part) { fuse_part(part, wide.slice(part.first, part.rows)); });
+  }
+  void fuse_part(const Pass& pass, ConstRows wide) const {
     Ops& ops = pass.ops;
     Workspace& ws = pass.ws;
     const ModelShape& shape = pass.shape;
+    const Rows wide_x = pass.of(ws.x), mixed = pass.of(ws.mixed), block = pass.of(ws.block);
     const std::size_t w = pass.rows, d = static_cast<std::size_t>(shape.hidden);
     const std::size_t streams = static_cast<std::size_t>(shape.streams);
     ops.rms_norm(wide, norm == MtpNorm::kFull ? 1 : streams, hnorm.data(), shape.norm_eps, ws.normed.rows(w));
-    ops.rms_norm(ws.embedding.rows(w), 1, enorm.data(), shape.norm_eps, ws.mixed.rows(w));
-    const Rows x(ws.x.rows(w).data, w * streams, d);
+    ops.rms_norm(pass.of(ws.embedding), 1, enorm.data(), shape.norm_eps, mixed);
+    const Rows x(wide_x.data, w * streams, d);
     if (weights.eh_proj) {
       const Rows pairs = ws.concat.rows(w * streams);
-      ops.pair_streams(ws.mixed.rows(w), ws.normed.rows(w), shape.streams, pairs);
+      ops.pair_streams(mixed, ws.normed.rows(w), shape.streams, pairs);
       ops.matmul(weights.eh_proj, pass.activation("mtp input", pairs, {&weights.eh_proj}), x);
       return;
     }
-    ops.matmul(weights.e_proj, pass.activation("mtp embedding", ws.mixed.rows(w), {&weights.e_proj}), ws.block.rows(w));
+    ops.matmul(weights.e_proj, pass.activation("mtp embedding", mixed, {&weights.e_proj}), block);
     const ConstRows h(ws.normed.rows(w).data, w * streams, d);
     ops.matmul(weights.h_proj, pass.activation("mtp hidden", h, {&weights.h_proj}), x);
-    ops.add_streams(ws.x.rows(w), ws.block.rows(w), shape.streams);
+    ops.add_streams(wide_x, block, shape.streams);
   }
 
   Pipeline::Impl& shared;
@@ -68,7 +72,7 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   const bool sent = !shared.ops.memory().is_host();
   for (std::size_t r = 0; sent && r < w; ++r) std::copy_n(wide.row(r), wide.cols, ws.wide_in.host(w).row(r));
   ws.reserve_logits(logits == LogitRows::kAll ? w : logits == LogitRows::kLast ? 1 : 0, impl_->weights.output.rows);
-  if (!sparse) ws.reserve_positions(ws.max_rows, position + w);
+  if (!sparse) ws.reserve_positions(ws.part_rows, position + w);
   const Pass pass = shared.make_pass(state, shape.layers, position, state.mtp.pending, w, mode);
   shared.run(pass, impl_->identity, sparse, logits, {}, {}, [&] {
     shared.send_inputs(w);

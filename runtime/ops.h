@@ -180,9 +180,11 @@ struct LoadOptions {
   bool lock_memory = false;   // keep the experts in RAM locked
   bool huge_pages = true;
   // A pass of this many rows or more has the experts that are off the card sent to it rather than computed by the crew,
-  // where a machine has both ways (docs/gpu.md). An engine takes it from the cost model.
-  std::size_t stream_rows = 64;
-  bool ngram_in_ram = false;  // read the n-gram table ahead; else row by row, when it is needed
+  // where a machine has both ways (docs/gpu.md). An engine takes it from the cost model where the
+  // rates are known; this is where the two met on the H200 machine (docs/performance.md).
+  std::size_t stream_rows = 256;
+  std::size_t part_rows = 1024;  // a longer pass runs in parts (runtime/workspace.h); a multiple of 16
+  bool ngram_in_ram = false;     // read the n-gram table ahead; else row by row, when it is needed
   LoadProgress progress;
 };
 
@@ -266,6 +268,14 @@ class Ops {
   }
   // At most once in a body, and only of a pass that has a LateInput: what the host makes late is there from here on.
   virtual void await_late() {}
+  // What follows is about the rows of the pass from `first` on, until the next call; 0 at the start. Operations number
+  // rows, and positions, from there.
+  virtual void begin_part(std::size_t first) { (void)first; }
+  // body(0) .. body(n - 1) on the host, in any order, side by side where the machine has workers; outside of a pass, or
+  // within its late input.
+  virtual void host_loop(std::size_t n, const std::function<void(std::size_t)>& body) {
+    for (std::size_t i = 0; i < n; ++i) body(i);
+  }
   // Names what follows, for BadValue and for stage_times.
   virtual void stage(std::string_view name, int layer) { (void)name, (void)layer; }
   // Where the time of passes goes on a machine that runs them by itself (the CPU writes a timeline instead): seconds of

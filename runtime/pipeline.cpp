@@ -21,21 +21,33 @@ Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, cons
   for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(ops.memory(), layer));
   if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table, options.ngram_in_ram);
   ws = std::make_unique<Workspace>(ops.memory(), model.shape, max_rows,
-                                   static_cast<std::size_t>(model.shape.max_positions));
+                                   static_cast<std::size_t>(model.shape.max_positions), options.part_rows);
 }
 
 void Pipeline::Impl::prepare(const WeightView& table, std::span<const TokenId> tokens, std::size_t position) const {
   const std::size_t w = tokens.size();
   const Rows out = ws->embedding.host(w);
-  for (std::size_t i = 0; i < w; ++i) {
-    const TokenId id = tokens[i];
-    CHECK(id >= 0 && static_cast<std::size_t>(id) < table.rows, "token {} of a vocabulary of {}", id, table.rows);
-    table.read_row(static_cast<std::size_t>(id), out.row(i));
-  }
-  fill_rope(model.shape, position, 1, ws->rope_cos.host(w), ws->rope_sin.host(w));
   const auto ratio = static_cast<std::size_t>(model.shape.indexer_ratio);
+  host_blocks(w, [&](std::size_t first, std::size_t count) {
+    for (std::size_t i = first; i < first + count; ++i) {
+      const TokenId id = tokens[i];
+      CHECK(id >= 0 && static_cast<std::size_t>(id) < table.rows, "token {} of a vocabulary of {}", id, table.rows);
+      table.read_row(static_cast<std::size_t>(id), out.row(i));
+    }
+    fill_rope(model.shape, position + first, 1, ws->rope_cos.host(w).slice(first, count),
+              ws->rope_sin.host(w).slice(first, count));
+  });
   const std::size_t blocks = w / ratio + 1;
-  fill_rope(model.shape, position / ratio * ratio, ratio, ws->block_cos.host(blocks), ws->block_sin.host(blocks));
+  host_blocks(blocks, [&](std::size_t first, std::size_t count) {
+    fill_rope(model.shape, (position / ratio + first) * ratio, ratio, ws->block_cos.host(blocks).slice(first, count),
+              ws->block_sin.host(blocks).slice(first, count));
+  });
+}
+
+void Pipeline::Impl::host_blocks(std::size_t n, FunctionRef<void(std::size_t, std::size_t)> body) const {
+  constexpr std::size_t kBlock = 64;
+  if (n <= kBlock) return body(0, n);
+  ops.host_loop((n + kBlock - 1) / kBlock, [&](std::size_t i) { body(i * kBlock, std::min(kBlock, n - i * kBlock)); });
 }
 
 void Pipeline::Impl::send_inputs(std::size_t rows) const {
@@ -53,7 +65,8 @@ Pass Pipeline::Impl::make_pass(SequenceState& state, int layer, std::size_t posi
           tap,         position,
           rows,        mode,
           pending,     {ws->rope_cos.rows(rows), ws->rope_sin.rows(rows)},
-          layer,       loaded.experts.get()};
+          layer,       loaded.experts.get(),
+          0,           rows};
 }
 
 void Pipeline::Impl::run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits,
@@ -76,17 +89,19 @@ void Pipeline::Impl::run(const Pass& pass, std::uint64_t code, bool sparse, Logi
 void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits,
                           const std::optional<TokenChoice>& choice) const {
   const std::size_t count = logit_rows(pass.rows, logits);
-  if (count == 0) {
-    pass.write();
-    if (model.mtp) ws->x.fetch(pass.rows);
-    return;
-  }
   const Span span("head", pass.layer);
-  hc_read(pass, "output_hc", mixer);
+  // Parts without a row that wants logits only have their last WRITE to come.
+  pass.by_parts([&](const Pass& part) {
+    if (part.first + part.rows <= pass.rows - count) return part.write();
+    hc_read(part, "output_hc", mixer, ws->block_quant(pass.rows).slice(part.first, part.rows));
+    part.show("final_mixer", part.of(ws->mixed));
+  });
   if (model.mtp) ws->x.fetch(pass.rows);
-  pass.show("final_mixer", ws->mixed.rows(pass.rows));
+  if (count == 0) return;
   const ConstRows rows = ws->mixed.rows(pass.rows).slice(pass.rows - count, count);
-  ops.matmul(output, pass.activation("head", rows, {&output}), ws->logits.rows(count));
+  ops.matmul(output,
+             pass.activation("head", rows, {&output}, ws->block_quant(pass.rows).slice(pass.rows - count, count)),
+             ws->logits.rows(count));
   if (!choice) return ws->logits.fetch(count);
   CHECK(count <= kMaxWindow, "{} tokens to choose", count);
   ops.stage("logits", -1);
@@ -150,8 +165,14 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   // Rows of the n-gram table are looked up, on the disk perhaps, while the first layers run.
   const auto gather = [&] {
     const Span span("n-gram rows");
-    const auto before = state.history_before(static_cast<std::size_t>(shape.ngram_size - 1));
-    impl.ngrams->gather(before, tokens, ws.ngram.host(w));
+    const auto most = static_cast<std::size_t>(shape.ngram_size - 1);
+    const auto before = state.history_before(most);
+    const Rows out = ws.ngram.host(w);
+    impl.host_blocks(w, [&](std::size_t first, std::size_t count) {
+      const auto own = first == 0 ? std::span<const TokenId>(before)
+                                  : tokens.subspan(first - std::min(first, most), std::min(first, most));
+      impl.ngrams->gather(own, tokens.subspan(first, count), out.slice(first, count));
+    });
   };
   LateInput late;
   if (impl.ngrams) late.emplace(gather);

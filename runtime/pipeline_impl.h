@@ -28,6 +28,8 @@ struct Pipeline::Impl {
   // What a pass is given by the host, into the staging areas: embedding rows of `table`, RoPE of its positions and of
   // the blocks that it may complete.
   void prepare(const WeightView& table, std::span<const TokenId> tokens, std::size_t position) const;
+  // body(first, count) for blocks of 0 .. n - 1 on the host: side by side where there are many.
+  void host_blocks(std::size_t n, FunctionRef<void(std::size_t, std::size_t)> body) const;
   // Sends them; the first thing inside of a pass.
   void send_inputs(std::size_t rows) const;
   Pass make_pass(SequenceState& state, int layer, std::size_t position, std::size_t pending, std::size_t rows,

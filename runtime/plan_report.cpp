@@ -42,7 +42,6 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
   PlanInput& input = report.input;
   input.policy = given;
   Policy& policy = input.policy;
-  input.model = plan_model(model, prefill_rows, draft_vocabulary_size(policy.drafting, model.shape.vocab));
   input.state = plan_state(policy, model.shape);
   input.shares = plan_shares(policy, model);
   check_policy_against(policy, input.shares.banks, input.shares.experts);
@@ -75,6 +74,11 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
   input.plays_card = !input.card && !refused && (choices.vram || policy.memory.slots);
   if (!input.card && !choices.vram) policy.memory.vram.reset();
   if (input.plays_card) report.hardware += ", the CPU playing the card";
+  if (prefill_rows == 0) {
+    const std::int64_t total = input.card ? input.hardware.gpu->vram_total : 0;
+    prefill_rows = std::min(default_prefill_rows(std::min(total, choices.vram.value_or(total))), input.state.context);
+  }
+  input.model = plan_model(model, prefill_rows, draft_vocabulary_size(policy.drafting, model.shape.vocab));
   report.plan = make_plan(input);
   return report;
 }

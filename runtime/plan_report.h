@@ -34,8 +34,8 @@ Policy resolve_policy(const PlacementChoices& choices);
 // What is known about this machine without measuring: its RAM, within the limits of its control group.
 Hardware known_hardware();
 
-// Only headers of the model are read. Throws InputError for census and hardware files that cannot be used, or that do
-// not go with the model.
+// prefill_rows: of a prompt's pass; 0: default_prefill_rows of the card. Only headers of the model are read. Throws
+// InputError for census and hardware files that cannot be used, or that do not go with the model.
 PlanReport plan_report(const Model& model, const Policy& policy, const PlacementChoices& choices,
                        std::int64_t prefill_rows);
 

@@ -97,7 +97,8 @@ void add_engine_flags(CLI::App& app, EngineOptions& options) {
       ->type_name("N")
       ->check(CLI::Range(std::size_t{16}, std::size_t{1} << 24).description(""));
   app.add_option("--prefill-chunk", options.prefill_chunk,
-                 "prompt tokens per pass; never changes the text (default 512)")
+                 "prompt tokens per pass; never changes the text (default: 4096 on a card of 16 GiB or more, 512 "
+                 "without a card)")
       ->type_name("N")
       ->check(CLI::Range(std::size_t{1}, kMaxPrefillChunk).description(""));
   add_words(app, "--kv", {"f16", "f32"}, "f16 or f32: how keys and values are kept (default f16)", "TYPE",

@@ -14,7 +14,10 @@ namespace tandem::gpu {
 namespace {
 
 constexpr unsigned kEntries = kKeySegment;  // list entries of a segment
-constexpr unsigned kMaxGroups = 64;         // groups of segments that one list is cut into at most
+// Groups of segments that one list is cut into at most: many where few rows have to fill the card; few where rows do,
+// as every group reads the queries and leaves its sums in memory.
+constexpr unsigned kMostGroups = 64, kFewGroups = 8;
+constexpr std::size_t kManyRows = 17;
 constexpr unsigned kScoreWarps = 8;
 constexpr unsigned kBatch = 4;            // keys in flight in a warp
 constexpr unsigned kValuesInFlight = 32;  // in a thread
@@ -49,7 +52,7 @@ struct Args {
   const std::int32_t* positions;
   const std::int32_t* count;
   std::size_t list_stride;
-  unsigned longest, heads, kv_heads, per_kv, dim, groups;
+  unsigned longest, heads, kv_heads, per_kv, dim, groups, most_groups;
   float scale;
   const float* gate;
   std::size_t gate_row, gate_stride;
@@ -64,10 +67,10 @@ struct Args {
 
   __device__ unsigned entries(unsigned r) const { return min(static_cast<unsigned>(count[r]), longest); }
   // Segments of one group of a list: a power of two, so that a group's sum is a node of the tree over all of them.
-  __device__ static unsigned group_segments(unsigned entries) {
+  __device__ unsigned group_segments(unsigned entries) const {
     const unsigned segments = (entries + kEntries - 1) / kEntries;
     unsigned size = 1;
-    while (size * kMaxGroups < segments) size *= 2;
+    while (size * most_groups < segments) size *= 2;
     return size;
   }
   __device__ std::size_t cell(unsigned r, unsigned head, unsigned group) const {
@@ -89,7 +92,7 @@ struct Place {
     first_head = kv_head * a.per_kv + blockIdx.y % parts * kHeads;
     row = blockIdx.z;
     entries = a.entries(row);
-    per_group = Args::group_segments(entries);
+    per_group = a.group_segments(entries);
     begin = group * per_group * kEntries;
     end = min(begin + per_group * kEntries, entries);
   }
@@ -234,9 +237,9 @@ __global__ void __launch_bounds__(kSegment + kWarp) sum_kernel(const __grid_cons
         if (batch + i < n) raw[i] = values[static_cast<std::size_t>(position[batch + i]) * width];
     };
     if (column) read(0);  // on their way while the weights are made
-    for (unsigned i = threadIdx.x; i < n * kHeads; i += blockDim.x) {
-      const unsigned h = i / n, entry = i % n;
-      weight[entry][h] = exp_c(a.score_row(at.row, at.first_head + h)[first + entry] - top[h]);
+    for (unsigned i = threadIdx.x; i < kEntries * kHeads; i += blockDim.x) {
+      const unsigned h = i / kEntries, entry = i % kEntries;
+      if (entry < n) weight[entry][h] = exp_c(a.score_row(at.row, at.first_head + h)[first + entry] - top[h]);
     }
     __syncthreads();
     if (column) {
@@ -275,7 +278,7 @@ __global__ void combine_kernel(const __grid_constant__ Args a) {
   begin_kernel();
   const unsigned head = blockIdx.x, r = blockIdx.y, j = threadIdx.x;
   if (j >= a.dim) return;
-  const unsigned entries = a.entries(r), per_group = Args::group_segments(entries) * kEntries;
+  const unsigned entries = a.entries(r), per_group = a.group_segments(entries) * kEntries;
   const unsigned groups = (entries + per_group - 1) / per_group;
   const std::size_t cell = a.cell(r, head, 0);
   float sum = 0.0F, total = 0.0F;
@@ -311,6 +314,14 @@ void launch_attention(const Args& a, unsigned rows, DeviceStream stream) {
   launch_kernel(combine_kernel, dim3(a.heads, rows), (a.dim + kWarp - 1) / kWarp * kWarp, 0, stream, a);
 }
 
+unsigned most_groups(std::size_t rows) {
+  return rows < kManyRows ? kMostGroups : kFewGroups;
+}
+unsigned group_count(std::size_t rows, std::size_t longest) {
+  const std::size_t segments = (longest + kEntries - 1) / kEntries, most = most_groups(rows);
+  return static_cast<unsigned>(segments < most ? segments : most);
+}
+
 }  // namespace
 
 void kv_store(const DeviceKv& kv, DeviceCount position, ConstDeviceRows k, ConstDeviceRows v, DeviceStream stream) {
@@ -327,7 +338,7 @@ void kv_store(const DeviceKv& kv, DeviceCount position, ConstDeviceRows k, Const
 }
 
 std::size_t attention_bytes(std::size_t rows, std::size_t heads, std::size_t head_dim, std::size_t longest) {
-  return rows * heads * (longest + kMaxGroups * (head_dim + 2)) * sizeof(float);
+  return rows * heads * (longest + group_count(rows, longest) * (head_dim + 2)) * sizeof(float);
 }
 
 void attention(ConstDeviceRows q, const DeviceKv& kv, const DeviceLists& lists, std::size_t longest, float scale,
@@ -338,9 +349,8 @@ void attention(ConstDeviceRows q, const DeviceKv& kv, const DeviceLists& lists, 
                dim, kv.kv_heads, q.rows, q.cols, out.cols, lists.rows, lists.stride, longest);
   if (q.rows == 0) return;
   const std::size_t heads = q.cols / dim, rows = q.rows;
-  const std::size_t segments = (longest + kEntries - 1) / kEntries;
-  const unsigned groups = segments < kMaxGroups ? static_cast<unsigned>(segments) : kMaxGroups;
-  LAUNCH_CHECK(longest <= std::size_t{kMaxGroups} * kEntries << (kGroupLevels - 1), longest);
+  const unsigned groups = group_count(rows, longest);
+  LAUNCH_CHECK(longest <= std::size_t{kFewGroups} * kEntries << (kGroupLevels - 1), longest);
   const auto narrowed = [](std::size_t n) { return static_cast<unsigned>(n); };
   auto* scores = static_cast<float*>(work);
   float* top = scores + rows * heads * longest;
@@ -359,6 +369,7 @@ void attention(ConstDeviceRows q, const DeviceKv& kv, const DeviceLists& lists, 
                   narrowed(heads / kv.kv_heads),
                   narrowed(dim),
                   groups,
+                  most_groups(rows),
                   scale,
                   gate.data,
                   gate.stride,

@@ -1,10 +1,8 @@
 #include "gpu/kernels/float_matmul.h"
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
-
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/elementwise.cuh"
+#include "gpu/kernels/float_types.cuh"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
@@ -12,16 +10,6 @@
 namespace tandem::gpu {
 
 namespace {
-
-__device__ float widen(float v) {
-  return v;
-}
-__device__ float widen(__half v) {
-  return __half2float(v);
-}
-__device__ float widen(__nv_bfloat16 v) {
-  return __bfloat162float(v);
-}
 
 // One or more matrices: layer z of the grid has matrix z.
 template <typename T>
@@ -146,19 +134,6 @@ struct RowsBody {
   }
 };
 
-// body(zero of the weight's type)
-template <typename Body>
-void for_type(FloatType type, Body body) {
-  switch (type) {
-    case FloatType::kF32:
-      return body(float{});
-    case FloatType::kF16:
-      return body(__half{});
-    case FloatType::kBf16:
-      return body(__nv_bfloat16{});
-  }
-}
-
 }  // namespace
 
 void float_matmuls(FloatType type, const FloatMatmul* products, std::size_t count, ConstDeviceRows x,
@@ -167,17 +142,17 @@ void float_matmuls(FloatType type, const FloatMatmul* products, std::size_t coun
   if (x.rows == 0) return;
   for_type(type, [&]<typename T>(T) {
     ProductArgs<T> args{};
-    args.parts = static_cast<unsigned>(count);
     args.cols = static_cast<unsigned>(x.cols);
     args.x = x.data, args.x_stride = x.stride, args.rows = static_cast<unsigned>(x.rows);
     for (std::size_t i = 0; i < count; ++i) {
       const auto& [weights, n, scale, y] = products[i];
       LAUNCH_CHECK(n > 0 && x.cols > 0 && x.cols <= kMaxSegments * kSegment && y.cols == n && y.rows == x.rows, n,
                    x.rows, x.cols, y.rows, y.cols);
-      args.part[i] = {static_cast<const T*>(weights), y.data, y.stride, static_cast<unsigned>(n), scale};
+      if (float_gemm(type, products[i], x, stream)) continue;
+      args.part[args.parts++] = {static_cast<const T*>(weights), y.data, y.stride, static_cast<unsigned>(n), scale};
       args.n += static_cast<unsigned>(n);
     }
-    product(args, stream);
+    if (args.parts > 0) product(args, stream);
   });
 }
 

@@ -28,6 +28,11 @@ inline constexpr std::size_t kMaxFloatMatrices = 4;
 void float_matmuls(FloatType type, const FloatMatmul* products, std::size_t count, ConstDeviceRows x,
                    DeviceStream stream);
 
+// float_matmul of at least kFloatGemmRows rows, in a way that pays then. False, and nothing is done, where there are
+// fewer, W has less than 16 rows, or something is not aligned to 16 bytes. float_matmuls asks it first.
+inline constexpr std::size_t kFloatGemmRows = 64;
+bool float_gemm(FloatType type, const FloatMatmul& product, ConstDeviceRows x, DeviceStream stream);
+
 // out[i] = row ids[i] of the table [rows, out.cols] of `type`, times scale (no product where it is 1). The ids are read
 // from the card's memory; an id outside the table takes the nearest row. out.rows ids.
 void float_rows(FloatType type, const void* table, std::size_t rows, float scale, const std::int32_t* ids,

@@ -31,11 +31,14 @@ struct Scan {
     float v[kTile][kColumns];
     float decay[kTile], beta[kTile];
   };
-  struct Shared {
+  // Two tiles of rows: one is worked on while the next comes. The rows to replay are in the second one's place before.
+  struct Tile {
     alignas(16) Keys k;
     alignas(16) Keys q;
-    alignas(16) Keys replay_k;
-    Values values, replay;
+    Values values;
+  };
+  struct Shared {
+    Tile tile[2];
   };
 
   const ScanArgs& args;
@@ -49,10 +52,19 @@ struct Scan {
   // Rows first .. first + count - 1 of x into shared memory: one key head, this block's values, a scalar per row. All
   // copies are begun before one is waited for.
   __device__ void stage(Keys& to, const ConstDeviceRows& x, std::size_t first, unsigned count) const {
-    for (unsigned at = threadIdx.x; at < count * dim(); at += kThreads) {
-      const unsigned r = at / dim(), i = at % dim();
-      __pipeline_memcpy_async(&to[r][i / kChain * kPitch + i % kChain],
-                              x.data + (first + r) * x.stride + std::size_t{key_head} * dim() + i, sizeof(float));
+    if constexpr (kWhole) {  // four values at a time
+      constexpr unsigned kQuads = kSegments * kChain / 4;
+      for (unsigned at = threadIdx.x; at < count * kQuads; at += kThreads) {
+        const unsigned r = at / kQuads, i = at % kQuads * 4;
+        __pipeline_memcpy_async(&to[r][i / kChain * kPitch + i % kChain],
+                                x.data + (first + r) * x.stride + std::size_t{key_head} * dim() + i, 4 * sizeof(float));
+      }
+    } else {
+      for (unsigned at = threadIdx.x; at < count * dim(); at += kThreads) {
+        const unsigned r = at / dim(), i = at % dim();
+        __pipeline_memcpy_async(&to[r][i / kChain * kPitch + i % kChain],
+                                x.data + (first + r) * x.stride + std::size_t{key_head} * dim() + i, sizeof(float));
+      }
     }
   }
   __device__ void stage_values(Values& to, const ConstDeviceRows& x, std::size_t first, unsigned count) const {
@@ -67,12 +79,12 @@ struct Scan {
     if (threadIdx.x < count)
       __pipeline_memcpy_async(&to[threadIdx.x], x.data + (first + threadIdx.x) * x.stride + head, sizeof(float));
   }
-  __device__ void stage_rows(std::size_t first, unsigned count) const {
-    stage(shared.k, args.s.k, first, count);
-    stage(shared.q, args.s.q, first, count);
-    stage_values(shared.values, args.s.v, first, count);
-    stage_scalar(shared.values.decay, args.s.decay, first, count);
-    stage_scalar(shared.values.beta, args.s.beta, first, count);
+  __device__ void stage_rows(Tile& to, std::size_t first, unsigned count) const {
+    stage(to.k, args.s.k, first, count);
+    stage(to.q, args.s.q, first, count);
+    stage_values(to.values, args.s.v, first, count);
+    stage_scalar(to.values.decay, args.s.decay, first, count);
+    stage_scalar(to.values.beta, args.s.beta, first, count);
   }
   __device__ static void wait_staged() {
     __pipeline_commit();
@@ -94,10 +106,10 @@ struct Scan {
     return v;
   }
 
-  __device__ void replay_row(unsigned r) {
+  __device__ void replay_row(const Tile& tile, unsigned r) {
     float k[kChain];
-    load(shared.replay_k[r], k);
-    const float decay = shared.replay.decay[r], u = shared.replay.v[r][column];
+    load(tile.k[r], k);
+    const float decay = tile.values.decay[r], u = tile.values.v[r][column];
 #pragma unroll
     for (unsigned i = 0; i < kChain; ++i)
       if (inside(i)) s[i] = __fmaf_rn(k[i], u, decay * s[i]);
@@ -105,7 +117,7 @@ struct Scan {
 
   // Rows 0 .. count - 1 of the tile, which are rows first .. of the pass. The output of a row and the first product of
   // the next read the same state: their chains run side by side.
-  __device__ void rows(std::size_t first, unsigned count) {
+  __device__ void rows(const Tile& tile, std::size_t first, unsigned count) {
     const std::size_t at = std::size_t{head} * dim() + first_column + column;
     const bool writes = segment == 0 && first_column + column < dim();
     float q[kChain];
@@ -113,8 +125,8 @@ struct Scan {
     for (unsigned i = 0; i < kChain; ++i) q[i] = 0.0F;
     for (unsigned r = 0; r < count; ++r) {
       float k[kChain];
-      load(shared.k[r], k);
-      const float decay = shared.values.decay[r];
+      load(tile.k[r], k);
+      const float decay = tile.values.decay[r];
       float out = 0.0F, acc = 0.0F;
 #pragma unroll
       for (unsigned i = 0; i < kChain; ++i)
@@ -123,9 +135,9 @@ struct Scan {
           s[i] = decay * s[i];
           acc = __fmaf_rn(s[i], k[i], acc);
         }
-      const float u = shared.values.beta[r] * (shared.values.v[r][column] - tree(acc));
+      const float u = tile.values.beta[r] * (tile.values.v[r][column] - tree(acc));
       if (r > 0) write_out(first + r - 1, at, tree(out), writes);
-      load(shared.q[r], q);
+      load(tile.q[r], q);
 #pragma unroll
       for (unsigned i = 0; i < kChain; ++i)
         if (inside(i)) s[i] = __fmaf_rn(k[i], u, s[i]);
@@ -175,26 +187,26 @@ __global__ void __launch_bounds__(kThreads) scan_kernel(const __grid_constant__ 
   const auto tile = [rows](std::size_t first) {
     return static_cast<unsigned>(rows - first < kTile ? rows - first : kTile);
   };
-  body.stage_rows(0, tile(0));
+  body.stage_rows(shared.tile[0], 0, tile(0));
   const unsigned replay =
       args.s.replay_count == nullptr ? args.replay_rows : min(static_cast<unsigned>(*args.s.replay_count), kTile);
   if (replay > 0) {
-    body.stage(shared.replay_k, args.s.replay_k, 0, replay);
-    body.stage_values(shared.replay, args.s.replay_u, 0, replay);
-    body.stage_scalar(shared.replay.decay, args.s.replay_decay, 0, replay);
+    typename Body::Tile& to = shared.tile[1];
+    body.stage(to.k, args.s.replay_k, 0, replay);
+    body.stage_values(to.values, args.s.replay_u, 0, replay);
+    body.stage_scalar(to.values.decay, args.s.replay_decay, 0, replay);
   }
   Body::wait_staged();
   if (replay > 0) {
-    for (unsigned r = 0; r < replay; ++r) body.replay_row(r);
+    for (unsigned r = 0; r < replay; ++r) body.replay_row(shared.tile[1], r);
     if (args.s.log_u.data != nullptr) body.store();
+    __syncthreads();  // the second place is free
   }
-  for (std::size_t first = 0; first < rows; first += kTile) {
-    if (first > 0) {
-      __syncthreads();
-      body.stage_rows(first, tile(first));
-      Body::wait_staged();
-    }
-    body.rows(first, tile(first));
+  unsigned now = 0;
+  for (std::size_t first = 0; first < rows; first += kTile, now ^= 1U) {
+    if (first + kTile < rows) body.stage_rows(shared.tile[now ^ 1U], first + kTile, tile(first + kTile));
+    body.rows(shared.tile[now], first, tile(first));
+    if (first + kTile < rows) Body::wait_staged();
   }
   if (args.s.log_u.data == nullptr) body.store();
 }
@@ -203,7 +215,10 @@ template <unsigned kSegments>
 void launch(const ScanArgs& args, DeviceStream stream) {
   constexpr unsigned kColumns = kThreads / kSegments;
   const dim3 grid((args.dim + kColumns - 1) / kColumns, static_cast<unsigned>(args.s.value_heads));
-  if (args.dim == kSegments * kChain)
+  const auto quads = [](const ConstDeviceRows& x) {
+    return x.rows == 0 || (x.stride % 4 == 0 && reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0);
+  };
+  if (args.dim == kSegments * kChain && quads(args.s.k) && quads(args.s.q) && quads(args.s.replay_k))
     launch_kernel(scan_kernel<kSegments, true>, grid, kThreads, 0, stream, args);
   else
     launch_kernel(scan_kernel<kSegments, false>, grid, kThreads, 0, stream, args);

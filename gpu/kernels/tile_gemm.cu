@@ -55,11 +55,46 @@ TilePart part_of(const ExpertBlobLayout::Part& part, float scale, float* y, std:
 }
 
 void launch(const TileGemmKernel& kernel, const TileGemm& p, const GemmCut& cut, std::size_t x, std::size_t y,
-            cudaStream_t stream) {
+            cudaStream_t stream, std::size_t z = 1) {
   if (x == 0 || y == 0) return;
-  const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y));
+  const dim3 grid(static_cast<unsigned>(x), static_cast<unsigned>(y), static_cast<unsigned>(z));
   launch_kernel(kernel.kernel, grid, static_cast<unsigned>(32 * cut.warps), static_cast<std::size_t>(cut.shared),
                 stream, p);
+}
+
+// ---- segments shared out --------------------------------------------------------------------------------------------
+
+constexpr std::size_t kFewBlocks = 200;     // less than these leave processors of a large card idle
+constexpr std::size_t kEnoughBlocks = 256;  // that is what a split is made for
+constexpr unsigned kMostSplits = 16;        // of a row
+constexpr int kLeastSplit = 4;              // segments
+constexpr unsigned kSplitThreads = 256;
+
+// y = the tree over the splits of a result, times scale.
+__global__ void join_splits_kernel(const float* parts, unsigned splits, std::size_t part_stride, std::size_t rows,
+                                   std::size_t cols, float* y, std::size_t y_stride, float scale) {
+  begin_kernel();
+  const std::size_t at = static_cast<std::size_t>(blockIdx.x) * kSplitThreads + threadIdx.x;
+  if (at >= rows * cols) return;
+  float v[kMostSplits];
+#pragma unroll
+  for (unsigned i = 0; i < kMostSplits; ++i) v[i] = i < splits ? parts[i * part_stride + at] : 0.0F;
+#pragma unroll
+  for (unsigned step = 1; step < kMostSplits; step *= 2)
+#pragma unroll
+    for (unsigned i = 0; i < kMostSplits; i += 2 * step) v[i] = v[i] + v[i + step];
+  y[at / cols * y_stride + at % cols] = v[0] * scale;
+}
+
+// Segments of a block, so that there are enough blocks and the sums fit the memory; 0: all of them.
+int split_for(std::size_t blocks, int segments, std::size_t result_bytes, std::size_t memory_bytes) {
+  if (blocks >= kFewBlocks || segments <= kLeastSplit) return 0;
+  int split = kLeastSplit;
+  const auto splits = [&](int size) {
+    return divide_up(static_cast<std::size_t>(segments), static_cast<std::size_t>(size));
+  };
+  while (splits(2 * split) * blocks >= kEnoughBlocks || splits(split) > kMostSplits) split *= 2;
+  return split < segments && splits(split) * result_bytes <= memory_bytes ? split : 0;
 }
 
 // ---- the order of pairs ---------------------------------------------------------------------------------------------
@@ -111,7 +146,7 @@ void load_gemm_kernel(DType type) {
 }
 
 void launch_tile_gemm(const TileMatmul* products, std::size_t count, const DeviceQuant& x, std::size_t rows,
-                      cudaStream_t stream) {
+                      cudaStream_t stream, float* memory, std::size_t memory_bytes) {
   CHECK(count >= 1 && count <= kMaxTileMatrices, "{} matrices", count);
   if (rows == 0) return;
   const DeviceTiles& first = products[0].w;
@@ -130,7 +165,20 @@ void launch_tile_gemm(const TileMatmul* products, std::size_t count, const Devic
     p.part[i].first_group = tile_groups;
     tile_groups += (p.part[i].tiles + cut.warps - 1) / cut.warps;
   }
-  launch(kernel, p, cut, static_cast<std::size_t>(tile_groups) * divide_up(rows, kGemmRows), 1, stream);
+  const std::size_t blocks = static_cast<std::size_t>(tile_groups) * divide_up(rows, kGemmRows);
+  if (count == 1 && memory != nullptr)
+    p.split = split_for(blocks, p.segments, rows * first.rows * sizeof(float), memory_bytes);
+  if (p.split == 0) return launch(kernel, p, cut, blocks, 1, stream);
+  const std::size_t splits = divide_up(static_cast<std::size_t>(p.segments), static_cast<std::size_t>(p.split));
+  const TilePart whole = p.part[0];
+  p.split_stride = rows * first.rows;
+  p.part[0].y = memory;
+  p.part[0].y_stride = first.rows;
+  p.part[0].scale = 1.0F;
+  launch(kernel, p, cut, blocks, 1, stream, splits);
+  launch_kernel(join_splits_kernel, static_cast<unsigned>(divide_up(p.split_stride, kSplitThreads)), kSplitThreads, 0,
+                stream, memory, static_cast<unsigned>(splits), p.split_stride, rows, first.rows, whole.y,
+                whole.y_stride, whole.scale);
 }
 
 void launch_sort_pairs(const std::int32_t* expert, std::size_t pairs, std::size_t experts, const SortedPairs& out,

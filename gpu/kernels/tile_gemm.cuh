@@ -13,8 +13,7 @@
 
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/quantize.cuh"
-#include "gpu/kernels/tile_common.cuh"
-#include "gpu/kernels/tile_gemm_table.h"
+#include "gpu/kernels/tile_gemm_acts.cuh"
 #include "gpu/kernels/tile_types.cuh"
 #include "runtime/exact_math.h"
 
@@ -23,71 +22,6 @@ namespace {
 
 constexpr int kGroups = kGemmRows / 16;
 constexpr int kTreeLevels = 7;  // 128 segments
-
-// ---- activations of one segment, in shared memory -------------------------------------------------------------------
-
-template <class T>
-struct GemmActs {
-  static constexpr int kRowBytes = T::kOctets ? 288 : 272;  // the eight rows of a load meet different banks
-  static constexpr int kPitch = kGemmRows + 4;              // of scales and sums, words
-  static constexpr int kScaleAt = kGemmRows * kRowBytes;
-  static constexpr int kSumAt = kScaleAt + 4 * kSegmentBlocks * kPitch;
-  static constexpr int kBytes = kSumAt + (T::kOffset ? 2 * 4 * kSegmentBlocks * kPitch : 0);
-
-  // Where row a of 16 lies: such that the four results of a lane belong to neighbouring rows.
-  static __device__ __forceinline__ int slot(int row) {
-    const int a = row % 16;
-    return row - a + 8 * (a / 2 % 2) + 2 * (a / 4) + a % 2;
-  }
-
-  // Begins the copy of a segment of nb blocks, by all threads of the block. Rows that do not exist are not copied.
-  static __device__ __forceinline__ void issue(std::uint8_t* shared, const TileGemm& p, const std::int32_t* act_row,
-                                               int count, int segment, int nb) {
-    const auto blocks = static_cast<std::size_t>(p.blocks), first = kSegmentBlocks * static_cast<std::size_t>(segment);
-    const int threads = static_cast<int>(blockDim.x);
-#pragma unroll 2
-    for (int i = static_cast<int>(threadIdx.x); i < 16 * count; i += threads) {
-      const int row = i / 16, chunk = i % 16;
-      if (chunk < 2 * nb)
-        copy16(shared + slot(row) * kRowBytes + 16 * chunk,
-               p.x.q + 32 * (static_cast<std::size_t>(act_row[row]) * blocks + first) + 16 * chunk);
-    }
-#pragma unroll 1
-    for (int i = static_cast<int>(threadIdx.x); i < kSegmentBlocks * count; i += threads) {
-      const int row = i / kSegmentBlocks, k = i % kSegmentBlocks;
-      if (k >= nb) continue;
-      const std::size_t at = static_cast<std::size_t>(act_row[row]) * blocks + first + static_cast<std::size_t>(k);
-      copy_small<4>(shared + kScaleAt + 4 * (k * kPitch + row), p.x.d + at);
-      if constexpr (T::kOffset) {
-        copy_small<4>(shared + kSumAt + 4 * (2 * k * kPitch + row), p.x.s + 2 * at);
-        copy_small<4>(shared + kSumAt + 4 * ((2 * k + 1) * kPitch + row), p.x.s + 2 * at + 1);
-      }
-    }
-  }
-
-  // The B fragments of rows 16 j .. 16 j + 15 in block k: b[0], b[1] of the first mma, b[2], b[3] of the second.
-  static __device__ __forceinline__ void columns(const std::uint8_t* shared, int j, int k, int lane, std::uint32_t* b) {
-    if constexpr (T::kOctets) {
-      const std::uint8_t* at = shared + (16 * j + lane / 4) * kRowBytes + 32 * k + 8 * (lane % 4);
-      const uint2 first = words(at), second = words(at + 8 * kRowBytes);
-      b[0] = first.x, b[1] = first.y, b[2] = second.x, b[3] = second.y;
-    } else {
-      const std::uint8_t* at =
-          shared + (16 * j + 8 * (lane / 16) + lane % 8) * kRowBytes + 32 * k + 16 * (lane / 8 % 2);
-      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-                   : "=r"(b[0]), "=r"(b[1]), "=r"(b[2]), "=r"(b[3])
-                   : "r"(static_cast<unsigned>(__cvta_generic_to_shared(at)))
-                   : "memory");
-    }
-  }
-  // Of the rows 16 j + 4 t ... + 3.
-  static __device__ __forceinline__ float4 scales(const std::uint8_t* shared, int j, int k, int t) {
-    return *reinterpret_cast<const float4*>(shared + kScaleAt + 4 * (k * kPitch + 16 * j + 4 * t));
-  }
-  static __device__ __forceinline__ int4 sums(const std::uint8_t* shared, int j, int k, int half, int t) {
-    return *reinterpret_cast<const int4*>(shared + kSumAt + 4 * ((2 * k + half) * kPitch + 16 * j + 4 * t));
-  }
-};
 
 // ---- one block of 32 columns ----------------------------------------------------------------------------------------
 
@@ -185,6 +119,10 @@ __device__ __forceinline__ void add_block(const RowBlock<T>& w, const std::uint3
   }
 }
 
+// Blocks of 32 columns that are worked on together: two where registers allow it.
+template <class T>
+constexpr int kGemmUnroll = 1;
+
 template <class T, bool kFull>
 __device__ __forceinline__ void gemm_segment(const std::uint8_t* segment, int nb, const std::uint8_t* acts,
                                              const std::uint32_t* table, int lane, int groups,
@@ -193,7 +131,7 @@ __device__ __forceinline__ void gemm_segment(const std::uint8_t* segment, int nb
   const int t = lane % 4;
   const TwoRows l{lane / 4};
   const typename T::Head head(segment, nb, l);
-#pragma unroll 1
+#pragma unroll kGemmUnroll < T>
   for (int k = 0; k < nb; ++k) {
     const RowBlock<T> w(head, segment, nb, k, l, t, table);
 #pragma unroll
@@ -275,7 +213,8 @@ __device__ __forceinline__ void store_plain(const TileGemm& p, const TilePart& m
       if (n >= work.count) continue;
       float first = acc[j][4 * (c / 2) + c % 2] * m.scale, second = acc[j][4 * (c / 2) + 2 + c % 2] * m.scale;
       if (p.bad != nullptr && p.bad[out_row[n]] != 0) first = second = __uint_as_float(0x7FC00000U);
-      float* y = m.y + static_cast<std::size_t>(out_row[n]) * m.y_stride + static_cast<std::size_t>(row);
+      float* y = m.y + blockIdx.z * p.split_stride + static_cast<std::size_t>(out_row[n]) * m.y_stride +
+                 static_cast<std::size_t>(row);
       if (pair) {
         *reinterpret_cast<float2*>(y) = make_float2(first, second);
       } else {
@@ -309,6 +248,25 @@ __device__ __forceinline__ void store_hidden(const TileGemm& p, const GemmWork& 
   }
 }
 
+// Begins the copy of a segment of a tile, by a warp.
+template <class T>
+__device__ __forceinline__ void copy_tile(std::uint8_t* to, const std::uint8_t* from, int nb, int lane) {
+  constexpr int kStep = 16 * 32, kBytes = T::bytes(kSegmentBlocks);
+  const auto whole = [&] {
+#pragma unroll
+    for (int i = 0; i < kBytes; i += kStep)
+      if (i + kStep <= kBytes || i + 16 * lane < kBytes) copy16(to + 16 * lane + i, from + 16 * lane + i);
+  };
+  if constexpr (T::kBlockCols == 256) {
+    whole();
+  } else if (nb == kSegmentBlocks) {
+    whole();
+  } else {
+#pragma unroll 1
+    for (int i = 16 * lane; i < T::bytes(nb); i += kStep) copy16(to + i, from + i);
+  }
+}
+
 template <class T, bool kFull>
 __device__ __forceinline__ void run_gemm(const TileGemm& p, const TilePart& m, const GemmWork& work,
                                          const std::int32_t* act_row, const std::int32_t* out_row) {
@@ -320,45 +278,47 @@ __device__ __forceinline__ void run_gemm(const TileGemm& p, const TilePart& m, c
   const auto* const table =
       reinterpret_cast<const std::uint32_t*>(shared + 2 * Acts::kBytes + 2 * warps * p.stage_bytes);
 
-  const int own = p.fused ? warps / 2 : warps;  // tiles of the block
-  const int tile = work.tile0 + warp % own;
-  const bool has_tile = tile < m.tiles;
+  const int own = p.fused ? warps / 2 : warps;                // tiles of the block
+  const auto tile = [&] { return work.tile0 + warp % own; };  // read again rather than kept in a register
+  const bool has_tile = tile() < m.tiles;
   const int groups = (work.count + 15) / 16;
   const auto blocks_of = [&](int segment) {
     return T::kBlockCols == 256 ? kSegmentBlocks : min(kSegmentBlocks, p.blocks - kSegmentBlocks * segment);
   };
   const auto issue = [&](int segment) {
-    const int nb = blocks_of(segment), stage = segment % 2;
+    const int nb = blocks_of(segment), stage = segment % 2;  // a first segment is even
     Acts::issue(shared + stage * Acts::kBytes, p, act_row, work.count, segment, nb);
     if (has_tile) {
-      const std::uint8_t* from = work.data[warp / own] + static_cast<std::size_t>(tile) * p.tile_bytes +
+      const std::uint8_t* from = work.data[warp / own] + static_cast<std::size_t>(tile()) * p.tile_bytes +
                                  static_cast<std::size_t>(segment) * T::bytes(kSegmentBlocks);
-#pragma unroll 2
-      for (int i = 16 * lane; i < T::bytes(nb); i += 16 * 32) copy16(ring + stage * p.stage_bytes + i, from + i);
+      copy_tile<T>(ring + stage * p.stage_bytes, from, nb, lane);
     }
     commit_copies();
   };
 
   float acc[kGroups][8] = {};
   GemmTree<kFull> tree;
-  issue(0);
-  for (int s = 0; s < p.segments; ++s) {
-    if (s + 1 < p.segments) {
-      issue(s + 1);
+  // All segments, or those of one of the blocks that share them.
+  const auto first = [&] { return p.split * static_cast<int>(blockIdx.z); };
+  const auto segments = [&] { return p.split > 0 ? min(p.split, p.segments - first()) : p.segments; };
+  issue(first());
+  for (int s = 0; s < segments(); ++s) {
+    if (s + 1 < segments()) {
+      issue(first() + s + 1);
       wait_copies<1>();
     } else {
       wait_copies<0>();
     }
     __syncthreads();
     if (has_tile) {
-      gemm_segment<T, kFull>(ring + s % 2 * p.stage_bytes, blocks_of(s), shared + s % 2 * Acts::kBytes, table, lane,
-                             groups, acc);
-      tree.add(s, s + 1 == p.segments, groups, acc);
+      gemm_segment<T, kFull>(ring + s % 2 * p.stage_bytes, blocks_of(first() + s), shared + s % 2 * Acts::kBytes, table,
+                             lane, groups, acc);
+      tree.add(s, s + 1 == segments(), groups, acc);
     }
     __syncthreads();
   }
   if (!p.fused) {
-    if (has_tile) store_plain(p, m, work, tile, lane, out_row, acc);
+    if (has_tile) store_plain(p, m, work, tile(), lane, out_row, acc);
     return;
   }
   auto* const values = reinterpret_cast<float*>(shared);
@@ -376,11 +336,15 @@ __device__ __forceinline__ void run_gemm(const TileGemm& p, const TilePart& m, c
   store_hidden(p, work, values, pitch, own, out_row);
 }
 
-// A full block of rows has no branches; where sums of activations or a second half need registers too, it would spill.
+// Whether a full block of rows has a body without branches. With sums of activations, or two halves, it would keep
+// registers in memory; so would a few other types (tile_gemm_*.cu).
+template <class T>
+constexpr bool kBranchFree = !T::kOffset && T::kHalves == 1;
+
 template <class T>
 __device__ __forceinline__ void run_gemm_rows(const TileGemm& p, const TilePart& m, const GemmWork& work,
                                               const std::int32_t* act_row, const std::int32_t* out_row) {
-  if constexpr (!T::kOffset && T::kHalves == 1) {
+  if constexpr (kBranchFree<T>) {
     if (work.count == kGemmRows) return run_gemm<T, true>(p, m, work, act_row, out_row);
   }
   run_gemm<T, false>(p, m, work, act_row, out_row);

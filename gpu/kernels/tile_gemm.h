@@ -16,9 +16,11 @@ namespace tandem {
 inline constexpr int kGemmRows = 64;
 inline constexpr std::size_t kGemmMinRows = 17;
 
-// Several matrices of one type and number of columns that meet the same rows of x: as launch_tile_matmuls.
+// Several matrices of one type and number of columns that meet the same rows of x: as launch_tile_matmuls. A product
+// that has too few blocks to fill a card shares out the segments of a row too, if there is `memory` for it.
+inline constexpr std::size_t kGemmSplitBytes = std::size_t{32} << 20;
 void launch_tile_gemm(const TileMatmul* products, std::size_t count, const DeviceQuant& x, std::size_t rows,
-                      cudaStream_t stream);
+                      cudaStream_t stream, float* memory = nullptr, std::size_t memory_bytes = 0);
 
 // The pairs (row * used + rank) of a pass by expert: order[first[e]] .. order[first[e + 1] - 1] are those of expert e,
 // in no order that means anything. Pairs with a negative expert are left out.

@@ -4,6 +4,11 @@
 
 namespace tandem {
 
+namespace {
+template <>
+constexpr bool kBranchFree<CardIQ3_S> = false;
+}  // namespace
+
 const TileGemmKernel* lattice_gemm_kernel(DType type) {
   return for_lattice_type(type, []<class T>(T) -> const TileGemmKernel* {
     static constexpr TileGemmKernel kKernel = gemm_kernel_of<T>();

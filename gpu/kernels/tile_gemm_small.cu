@@ -3,6 +3,13 @@
 
 namespace tandem {
 
+namespace {
+template <>
+constexpr bool kBranchFree<CardMXFP4> = false;
+template <>
+constexpr bool kBranchFree<CardQ5<false>> = false;
+}  // namespace
+
 const TileGemmKernel* small_gemm_kernel(DType type) {
   return for_small_type(type, []<class T>(T) -> const TileGemmKernel* {
     static constexpr TileGemmKernel kKernel = gemm_kernel_of<T>();

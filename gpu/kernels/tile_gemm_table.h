@@ -19,6 +19,10 @@ struct TileGemm {
   int parts;
   TilePart part[kTileParts];
   bool fused;
+  // Blocks that share the segments of a row, `split` (a power of two) each: their sums are nodes of the tree, and block
+  // z writes its own to part[0].y + z * split_stride. 0: one block has them all.
+  int split;
+  std::size_t split_stride;
   // Experts (sorted.first not null): the pairs of the batch's; the matrices at these offsets of a blob. part[0] (and
   // part[1] where fused) have scale, rows and tiles. Row pair / used of x meets the pair.
   SortedPairs sorted;

@@ -69,6 +69,83 @@ TEST_F(RowPurity, PrefillChunks) {
     EXPECT_EQ(chunked(*pipeline_, chunk), expected()) << chunk;
 }
 
+// Passes that run in parts, the last of them short, and parts of other sizes than the chunks.
+TEST_F(RowPurity, PassesInParts) {
+  for (const std::size_t part : {16UL, 48UL, 256UL}) {
+    LoadOptions load;
+    load.part_rows = part;
+    const auto ops = make_model_machine(2);
+    Pipeline pipeline(nano(), *ops, kLongest, load);
+    for (const std::size_t chunk : {40UL, 300UL, kLongest})
+      EXPECT_EQ(chunked(pipeline, chunk), expected()) << "parts of " << part << ", chunks of " << chunk;
+  }
+}
+
+// A window whose accepted rows are folded in by the pass that follows, in parts; experts on both sides, and the routes
+// that an observer hears.
+TEST_F(RowPurity, PartsAfterAWindow) {
+  struct Heard : RouteObserver {
+    std::vector<std::int32_t> ids;
+    void on_routes(PassMode, int, const Routes& routes) override {
+      ids.insert(ids.end(), routes.expert, routes.expert + routes.rows * routes.used);
+    }
+  };
+  const Prompt& tokens = prompts()[2];
+  std::string whole;
+  std::vector<std::int32_t> routes;
+  for (const std::size_t part : {512UL, 16UL, 112UL}) {
+    LoadOptions load;
+    load.part_rows = part;
+    load.placement = all_in_ram(nano().shape.layers + nano().shape.mtp_layers, nano().shape.experts);
+    for (std::size_t i = 0; i < load.placement->place.size(); i += 2) load.placement->place[i] = Place::kCard;
+    const auto ops = make_model_machine(2);
+    Pipeline pipeline(nano(), *ops, kLongest, load);
+    Heard heard;
+    pipeline.set_route_observer(&heard);
+    SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+    LogitsHash hash;
+    add_rows(
+        hash,
+        pipeline.forward(state, std::span(tokens).first(9), PassMode::kWindow, LogitRows::kAll).logits.slice(0, 7));
+    state.keep(7);
+    add_rows(hash,
+             pipeline.forward(state, std::span(tokens).subspan(7, 250), PassMode::kCommit, LogitRows::kAll).logits);
+    if (whole.empty()) {
+      whole = hash.hex();
+      routes = heard.ids;
+    }
+    EXPECT_EQ(hash.hex(), whole) << "parts of " << part;
+    EXPECT_EQ(heard.ids, routes) << "parts of " << part;
+  }
+}
+
+// The draft head over a prompt in one pass: logits and residual, in parts and whole.
+TEST_F(RowPurity, DraftHeadInParts) {
+  const Prompt& tokens = prompts()[2];
+  const std::size_t n = 300;
+  std::string whole;
+  for (const std::size_t part : {512UL, 64UL, 16UL}) {
+    LoadOptions load;
+    load.part_rows = part;
+    const auto ops = make_model_machine(2);
+    Pipeline pipeline(nano(), *ops, kLongest, load);
+    MtpHead head(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
+    SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+    LogitsHash hash;
+    const PassOutput trunk = pipeline.forward(state, std::span(tokens).first(n), PassMode::kCommit, LogitRows::kLast);
+    add_rows(hash, trunk.logits);
+    add_rows(hash, trunk.wide);
+    std::vector<float> wide;
+    for (std::size_t r = 0; r < n; ++r) wide.insert(wide.end(), trunk.wide.row(r), trunk.wide.row(r) + trunk.wide.cols);
+    const PassOutput out = head.forward(state, {wide.data(), n, wide.size() / n}, std::span(tokens).subspan(1, n),
+                                        PassMode::kCommit, LogitRows::kAll);
+    add_rows(hash, out.logits);
+    add_rows(hash, out.wide);
+    if (whole.empty()) whole = hash.hex();
+    EXPECT_EQ(hash.hex(), whole) << "parts of " << part;
+  }
+}
+
 TEST_F(RowPurity, WorkersAndMachines) {
   for (const int workers : {1, 2, 3}) {
     const auto ops = make_model_machine(workers);

@@ -29,10 +29,10 @@ class Shapes : public MachineTest {
     inputs_.clear();
   }
   Random& random() { return random_; }
+  std::vector<std::unique_ptr<Floats>> inputs_;
 
  private:
   Random random_{71};
-  std::vector<std::unique_ptr<Floats>> inputs_;
 };
 INSTANTIATE_FOR_MACHINES(Shapes);
 
@@ -138,6 +138,44 @@ TEST_P(Shapes, FloatMatmul) {
                                 .inputs = {},
                                 .run = run,
                                 .rows_alone = false});
+      }
+    }
+}
+
+// The kernel for many rows: tails of rows, outputs and columns, half segments, every depth of the tree; values that
+// vanish; and what it leaves to the other one (few outputs, columns that are no multiple of a copy).
+TEST_P(Shapes, FloatMatmulOfManyRows) {
+  struct Shape {
+    std::size_t n, cols;
+    Values values = Values::kNormal;
+  };
+  for (const DType type : {DType::F32, DType::F16, DType::BF16})
+    for (const Shape& s : {Shape{512, 2560},
+                           {16, 264},
+                           {33, 2568},
+                           {40, 128},
+                           {31, 384},
+                           {48, 8, Values::kTiny},
+                           {20, 1288, Values::kTiny},
+                           {20, 10240},
+                           {17, 16384},
+                           {15, 512},
+                           {40, 300},
+                           {24, 131}}) {
+      const Weights w = float_weights(type, s.n, s.cols, s.values, random());
+      for (const std::size_t rows : {63U, 64U, 65U, 150U}) {
+        if (rows == 150 && s.cols > 2600) continue;
+        Floats& x = input(rows, s.cols, s.n == 33 ? 4 : 0);
+        if (s.values != Values::kNormal) x.fill([&] { return draw(random(), s.values); });
+        const auto run = [&](Ops& ops, std::size_t first, std::size_t count, Results& results) {
+          ops.matmul(w.view, {rows_of(x, first, count), {}}, rows_of(results.floats(count, s.n)));
+        };
+        expect_twin(machine(), {.what = fmt::format("{} [{}, {}], many rows", dtype_name(type), s.n, s.cols),
+                                .rows = rows,
+                                .inputs = {},
+                                .run = run,
+                                .rows_alone = false});
+        inputs_.clear();
       }
     }
 }

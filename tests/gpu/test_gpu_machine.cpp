@@ -106,6 +106,28 @@ TEST(GpuMachine, ExpertsComputedOnBothSides) {
   EXPECT_GT(ops->experts_compared(), most * 8 / 10);
 }
 
+// Long passes, in parts and whole, whose experts off the card are sent to it or left to the crew: the CPU's logits.
+TEST(GpuMachine, LongPassesStreamTheirExpertsOrMeetTheCrew) {
+  SKIP_WITHOUT_MACHINE();
+  const auto cpu = make_cpu_ops(1);
+  Pipeline reference(nano(), *cpu, kLongest);
+  const std::string expected = chunked(reference, kLongest);
+  constexpr std::size_t kNever = std::numeric_limits<std::size_t>::max();
+  for (const std::size_t stream_rows : {std::size_t{17}, std::size_t{200}, kNever})
+    for (const std::size_t part : {16UL, 512UL}) {
+      const auto ops = make_model_machine(2);
+      LoadOptions load = every_second_expert();
+      load.stream_rows = stream_rows;
+      load.part_rows = part;
+      load.adapt.mode = AdaptMode::kSwaps;  // blobs change their places between passes
+      Pipeline pipeline(nano(), *ops, kLongest, load);
+      ASSERT_TRUE(pipeline.experts()->ram_pinned());
+      for (const std::size_t chunk : {17UL, 100UL, kLongest})
+        EXPECT_EQ(chunked(pipeline, chunk), expected) << "chunks of " << chunk << ", parts of " << part;
+      pipeline.experts()->verify();
+    }
+}
+
 // Slots are zeroed by one stream and filled by another.
 TEST(GpuMachine, UploadsComeAfterTheZeros) {
   SKIP_WITHOUT_MACHINE();

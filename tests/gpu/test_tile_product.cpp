@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/tile_gemm.h"
 #include "tests/gpu/tile_cases.h"
 
 namespace tandem::testing {
@@ -119,7 +120,16 @@ TEST_P(GpuTileProduct, ManyRows) {
       y[i] = DeviceBuffer<float>(most * strides[i] + 1);
       products[i] = {{type, tiles[i].get(), views[i].rows, cols, packed.scale}, y[i].get() + i, strides[i]};
     }
+    DeviceBuffer<float> split(16 * most * (rows + more));
     for (const std::size_t width : {17UL, 33UL, 63UL, 64UL, 65UL, 112UL, 130UL}) {
+      // The first matrix by itself, its segments shared out where there are enough.
+      y[0].upload(std::vector<float>(y[0].size(), kGuard).data());
+      launch_tile_gemm(products, 1, x.device(), width, nullptr, split.get(), split.bytes());
+      CUDA_CHECK(cudaDeviceSynchronize());
+      std::vector<float> alone(y[0].size());
+      y[0].download(alone.data());
+      ASSERT_EQ(first_difference(expected[0].data(), width, rows, alone.data(), strides[0], kGuard), "")
+          << dtype_name(type) << " " << rows << " x " << cols << ", width " << width << ", by itself";
       for (auto& one : y) one.upload(std::vector<float>(one.size(), kGuard).data());
       launch_tile_matmuls(products, 2, x.device(), width, nullptr);
       CUDA_CHECK(cudaDeviceSynchronize());

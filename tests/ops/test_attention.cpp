@@ -245,6 +245,10 @@ TEST_P(Attention, Twin) {
   for (const std::size_t per_kv : {1U, 2U, 3U, 12U}) expect({2, 3, per_kv, 16, 20, 5}, Values::kMixed);
   for (const std::size_t rows : kRowCounts) expect({rows, 2, 2, 16, 9}, Values::kNormal);
   expect({5, 2, 4, 64, 150, 64}, Values::kNormal);  // enough for all workers
+  // Many rows of long lists, which a card cuts into few groups of two, four and sixteen segments.
+  expect({18, 2, 2, 16, 600}, Values::kNormal);
+  expect({20, 1, 12, 32, 1100}, Values::kNormal);
+  expect({17, 1, 1, 8, 4200}, Values::kMixed);
 }
 
 // Keys that match the query by far leave the others e^-87 of weight: the clamp of exp_c.

@@ -142,6 +142,9 @@ TEST_P(GdnScanTwin, Twin) {
   for (std::size_t replay = 0; replay <= 16; ++replay) expect(2, 4, 16, replay, 2, Values::kNormal);
   for (const std::size_t rows : {1U, 2U, 3U, 5U, 16U, 40U}) expect(1, 3, 16, 1, rows, Values::kNormal);
   for (const std::size_t dim : {8U, 24U, 40U, 64U, 72U, 96U, 128U}) expect(2, 4, dim, 1, 2, Values::kNormal);
+  // More rows than a card has in shared memory at a time, two and three times, with and without rows to replay.
+  for (const std::size_t rows : {16U, 17U, 33U, 48U}) expect(1, 2, 128, rows % 2 == 0 ? 5 : 0, rows, Values::kNormal);
+  expect(2, 4, 64, 16, 40, Values::kMixed);
   // Sums that vanish to -0, beside segments that only pad the tree.
   for (const std::size_t dim : {72U, 96U})
     for (const Values values : {Values::kTiny, Values::kDenormal}) expect(2, 4, dim, 1, 2, values);
