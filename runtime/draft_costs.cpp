@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "placement/check.h"
 #include "placement/cost_model.h"
@@ -76,16 +77,19 @@ void AcceptanceTable::observe(const Draft& draft, std::size_t chain, bool accept
 // ---- RunningMean, PassClock, TokenRate ----
 
 void RunningMean::add(double value) {
-  constexpr std::size_t kTrusted = 3;  // values before a mean may judge others
+  if (count_ < kTrusted && mean_ > kClip * value) count_ = 0;
   ++count_;
   if (count_ > kTrusted) value = std::min(value, kClip * mean_);
   mean_ += (value - mean_) * std::max(kWeight, 1.0 / static_cast<double>(count_));
 }
 
-void PassClock::observe(std::size_t rows, double seconds, double misses) {
+bool PassClock::observe(std::size_t rows, double seconds, double misses) {
   CHECK(rows >= 1 && rows <= kMaxWindow, "{}", rows);
   constexpr double kKeep = 0.98, kLevelWeight = 0.1;
   Width& width = width_[rows];
+  width.last = ++observed_;
+  if (!std::exchange(width.seen, true)) return false;
+  ++counted_;
   if (width.time.count() > 0) {
     const double mean = width.misses.mean(), off = misses - mean;
     cross_ = kKeep * cross_ + off * (std::min(seconds, RunningMean::kClip * width.time.mean()) - width.time.mean());
@@ -94,7 +98,7 @@ void PassClock::observe(std::size_t rows, double seconds, double misses) {
   }
   width.time.add(seconds);
   width.misses.add(misses);
-  width.last = ++observed_;
+  return true;
 }
 
 // A line through the means of the widths that were run, each weighing as often as it was run, at most kMost times; the
@@ -152,14 +156,14 @@ void TokenRate::add(double tokens, double seconds) {
 }
 
 DepthChoice choose_depth(std::span<const double> chances, const PassClock& clock, double rate, std::size_t made,
-                         double step, double begin) {
+                         double first, double step) {
   DepthChoice best;
   const double alone = clock.seconds(1);
   double reach = 1, tokens = 0, drafting = 0;
   for (std::size_t d = 1; d <= std::min(chances.size(), kMaxDrafts); ++d) {
     reach *= chances[d - 1];
     tokens += reach;
-    if (d > made) drafting += step + (drafting == 0 ? begin : 0.0);
+    if (d > made) drafting += d == made + 1 ? first : step;
     const double gain = tokens - rate * (clock.seconds(1 + d) - alone + drafting);
     if (gain > best.gain) best = {d, gain};
   }

@@ -46,10 +46,12 @@ class AcceptanceTable {
 };
 
 // A mean of the last values: the n-th value weighs 1/n, at least kWeight. A value above kClip times the mean counts as
-// that much: a pass that another program held up says nothing about the next one.
+// that much: a pass that another program held up says nothing about the next one. Among the first kTrusted values a
+// mean of more than kClip times the newest is forgotten: first steps of a draft head are recorded on a card.
 class RunningMean {
  public:
   static constexpr double kWeight = 0.1, kClip = 3.0;
+  static constexpr std::size_t kTrusted = 3;  // values before a mean may judge others
   void add(double value);
   double mean() const { return mean_; }
   std::size_t count() const { return count_; }
@@ -62,12 +64,13 @@ class RunningMean {
 // Seconds of a pass by its rows. A width that was never run is put on a line through those that were (at first
 // t(w) = t(1) (1 + kRowGuess (w - 1))), and a width that was run a few times lies between its mean and the line. When
 // rounds meet more experts off the card than rounds of their width did in the past, every width gets dearer by what
-// those misses cost, wide ones by more.
+// those misses cost, wide ones by more. The first pass of a width does not count: a card records it, which takes twenty
+// times as long as the passes that follow.
 class PassClock {
  public:
   static constexpr double kRowGuess = 0.15;
-  void observe(std::size_t rows, double seconds, double misses);
-  bool known() const { return observed_ > 0; }
+  bool observe(std::size_t rows, double seconds, double misses);  // returns whether it counted
+  bool known() const { return counted_ > 0; }
   double seconds(std::size_t rows) const;
   double misses(std::size_t rows) const;  // expected of a round, as things are now
   std::size_t age(std::size_t rows) const;
@@ -76,12 +79,13 @@ class PassClock {
  private:
   struct Width {
     RunningMean time, misses;
+    bool seen = false;
     std::size_t last = 0;  // the observation that was its latest
   };
   double on_line(RunningMean Width::*value, double guess, std::size_t rows) const;
 
   std::array<Width, kMaxWindow + 1> width_;
-  std::size_t observed_ = 0;
+  std::size_t observed_ = 0, counted_ = 0;
   double level_ = 1.0;                 // misses of late, relative to the means of their widths
   double cross_ = 0.0, square_ = 0.0;  // of (time, misses) around the means: seconds a miss costs
 };
@@ -104,9 +108,9 @@ struct DepthChoice {
   std::size_t depth = 0;
   double gain = 0;  // tokens more than a round without drafts
 };
-// chances[i]: of draft i, given those before. The first `made` of them cost nothing more; the others `step` seconds
-// each, and `begin` once.
+// chances[i]: of draft i, given those before. The first `made` of them cost nothing more; the next one costs `first`
+// seconds, and each after it `step`.
 DepthChoice choose_depth(std::span<const double> chances, const PassClock& clock, double rate, std::size_t made,
-                         double step, double begin);
+                         double first, double step);
 
 }  // namespace tandem

@@ -73,7 +73,6 @@ void Speculator::take_lookup(std::size_t count) {
 }
 
 void Speculator::run_head(std::vector<TokenId>& prefix, const std::function<bool()>& wanted) {
-  idle_ = 0;
   if (!drafts_.empty() && is_stop(drafts_.back().token)) return;
   const std::size_t size = prefix.size();
   double time = now_();
@@ -120,7 +119,8 @@ void Speculator::propose_fixed(std::vector<TokenId>& prefix, std::size_t most) {
 
 // Rounds that are not what the figures say is best, so that the figures stay true.
 bool Speculator::probe(std::vector<TokenId>& prefix) {
-  if (!clock_.known()) return true;  // the first round shows what a round without drafts takes
+  // The first rounds show what a round without drafts takes, and the rate of tokens.
+  if (!clock_.known() || !rate_.known()) return true;
   if (clock_.age(1) >= plain_patience_) {
     plain_patience_ = std::min(2 * plain_patience_, kLastPlainPatience);
     return true;
@@ -132,6 +132,7 @@ bool Speculator::probe(std::vector<TokenId>& prefix) {
   }
   if (probes_ == 0) return false;
   --probes_;
+  idle_ = 0;
   run_head(prefix, [] { return false; });
   return true;
 }
@@ -153,17 +154,18 @@ void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
   };
   std::vector<double> alone(std::exchange(chances_, {}));
   expect_head(0);
-  const DepthChoice head = choose_depth(chances_, clock_, rate, 0, step_.mean(), begin_.mean());
+  const DepthChoice head = choose_depth(chances_, clock_, rate, 0, begin_.mean(), step_.mean());
   std::size_t from = 0;  // drafts of the lookup before those of the head
   // Whether the head should make one more draft: by the mean it is worth its time, or the sure ones among them are.
-  const auto worth = [&](double before) {
+  // `first`: what that draft costs; the first of a chain is there when the head has caught up.
+  const auto worth = [&](double first) {
     const std::size_t there = drafts_.size();
     if (there >= most) return false;
-    if (choose_depth(chances_, clock_, rate, there, step_.mean(), before).depth > there) return true;
+    if (choose_depth(chances_, clock_, rate, there, first, step_.mean()).depth > there) return true;
     double reach = 1;
     for (std::size_t i = 0; i < there; ++i) reach *= chances_[i];
     const double row = rate * (clock_.seconds(2 + there) - clock_.seconds(1 + there));
-    return acceptance_.head_worth(there - from, reach, row) > rate * (step_.mean() + before);
+    return acceptance_.head_worth(there - from, reach, row) > rate * first;
   };
   if (lookup.depth > 0 && lookup.gain >= head.gain) {
     take_lookup(lookup.depth);
@@ -181,12 +183,14 @@ void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
   run_head(prefix, [&] {
     const std::size_t last = drafts_.size() - 1;
     chances_[last] = acceptance_.chance(drafts_.back(), last - from);
-    return worth(0);
+    return worth(step_.mean());
   });
   // A draft that the head itself doubts may not be worth its row.
   for (std::size_t i = from; i < drafts_.size(); ++i) chances_[i] = acceptance_.chance(drafts_[i], i - from);
   chances_.resize(std::min(chances_.size(), drafts_.size()));
   drafts_.resize(choose_depth(chances_, clock_, rate, chances_.size(), 0, 0).depth);
+  // A head whose drafts are all cut off is not judged any more: it is to be tried again like one that rests.
+  if (drafts_.size() > from) idle_ = 0;
 }
 
 void Speculator::settle(const DraftRound& round) {
@@ -203,8 +207,9 @@ void Speculator::settle(const DraftRound& round) {
   };
   judge(drafts_, true);
   judge(found_, false);
-  clock_.observe(round.rows, round.pass_seconds, round.misses);
-  rate_.add(static_cast<double>(round.truth.size()), round.round_seconds);
+  // What says nothing of the time of a pass says nothing of the rate of late either.
+  if (clock_.observe(round.rows, round.pass_seconds, round.misses))
+    rate_.add(static_cast<double>(round.truth.size()), round.round_seconds);
 }
 
 }  // namespace tandem

@@ -52,7 +52,7 @@ class Speculator : public Drafter {
   PassClock clock_;
   TokenRate rate_;
   RunningMean step_, begin_;        // seconds of the head: a draft, and catching up
-  std::size_t idle_ = 0;            // rounds since the head was last asked
+  std::size_t idle_ = 0;            // rounds since a draft of the head was last checked
   std::size_t patience_ = 64;       // rounds until it is tried again
   std::size_t probes_ = 0;          // tries still to make
   std::size_t paid_ = 0;            // rounds in a row in which the head was worth a draft

@@ -96,7 +96,9 @@ TEST(RunningMean, IsAMeanAtFirstAndThenFollows) {
 TEST(PassClock, PutsUnknownWidthsOnALine) {
   PassClock clock;
   EXPECT_FALSE(clock.known());
-  clock.observe(1, 0.010, 0);
+  EXPECT_FALSE(clock.observe(1, 0.200, 0)) << "the first pass of a width is recorded on a card";
+  EXPECT_FALSE(clock.known());
+  EXPECT_TRUE(clock.observe(1, 0.010, 0));
   EXPECT_TRUE(clock.known());
   EXPECT_NEAR(clock.seconds(1), 0.010, 1e-12);
   EXPECT_NEAR(clock.seconds(5), 0.010 * (1 + 4 * PassClock::kRowGuess), 1e-12);
@@ -109,9 +111,10 @@ TEST(PassClock, PutsUnknownWidthsOnALine) {
   EXPECT_NEAR(clock.seconds(2), 0.014, 3e-4);
   EXPECT_NEAR(clock.seconds(9), 0.042, 2e-3);
   EXPECT_EQ(clock.count(1), 51U);
+  EXPECT_EQ(clock.count(4), 49U);
   EXPECT_EQ(clock.age(4), 0U);
   EXPECT_EQ(clock.age(1), 1U);
-  EXPECT_EQ(clock.age(2), 101U);
+  EXPECT_EQ(clock.age(2), 102U);
 }
 
 TEST(PassClock, NeverSaysThatMoreRowsTakeLess) {
@@ -157,7 +160,7 @@ TEST(ChooseDepth, AgreesWithTryingAll) {
     std::vector<double> chances(random() % 16);
     for (double& chance : chances) chance = std::sqrt(draw(random));
     const double rate = (0.5 + 1.5 * draw(random)) / (base + row);
-    const double step = 0.002 * draw(random), begin = 0.004 * draw(random);
+    const double step = 0.002 * draw(random), first = 0.004 * draw(random);
     const std::size_t made = random() % (chances.size() + 1);
     std::size_t best = 0;
     double gain = 0;
@@ -168,13 +171,13 @@ TEST(ChooseDepth, AgreesWithTryingAll) {
         for (std::size_t i = 0; i < n; ++i) reach *= chances[i];
         tokens += reach;
       }
-      if (d > made) cost += begin + step * static_cast<double>(d - made);
+      if (d > made) cost += first + step * static_cast<double>(d - made - 1);
       if (tokens - rate * cost > gain) {
         gain = tokens - rate * cost;
         best = d;
       }
     }
-    const DepthChoice choice = choose_depth(chances, clock, rate, made, step, begin);
+    const DepthChoice choice = choose_depth(chances, clock, rate, made, first, step);
     ASSERT_EQ(choice.depth, best);
     ASSERT_NEAR(choice.gain, gain, 1e-9);
     ++counts[best];
