@@ -20,7 +20,7 @@ struct Machine {
 
 Machine good() {
   Machine m;
-  m.hardware.cpu = {"model", 8, 0, 16, 1, 1, "avx2", 0.85, 0.15};
+  m.hardware.cpu = {"model", 8, 0, 16, 1, 1, "avx2", 0.85, 0.15, {}, 15};
   m.hardware.ram.read_gbps = {{1, 13}, {4, 40}, {8, 45}};
   m.hardware.disk = {400, 3};
   m.hardware.gpu = Hardware::Gpu{};

@@ -211,7 +211,7 @@ DoctorReport example() {
   DoctorReport r;
   r.hardware.name = "box";
   r.hardware.source = "s";
-  r.hardware.cpu = {"Some CPU", 8, 4, 20, 2, 1, "avx2", 0.85, 0.15};
+  r.hardware.cpu = {"Some CPU", 8, 4, 20, 2, 1, "avx2", 0.85, 0.15, {}, 15};
   r.hardware.ram.total = 64 * kGiB;
   r.hardware.ram.available = 60 * kGiB;
   r.hardware.ram.read_gbps = {{1, 13.52}, {8, 45}};
