@@ -257,8 +257,7 @@ TEST(Planner, BuffersOfCardAndCrew) {
   EXPECT_EQ(item_bytes(plan, Memory::kRam, "crew buffers"), 16 * 10 * (640 * 4 + 640 + 20 * 4 + 40 * 4));
 }
 
-// A machine that is only described gets a range: everything twice as slow or half as fast again changes all times
-// alike.
+// A machine that is only described gets a range: everything a quarter slower or faster changes all times alike.
 TEST(Planner, ADescribedMachineGetsARange) {
   PlanInput input = real_input();
   const Plan measured = make_plan(input);
