@@ -17,6 +17,7 @@
 #include "gpu/kernels/copy.h"
 #include "gpu/kernels/expert_ffn.h"
 #include "gpu/kernels/hc_read.h"
+#include "gpu/kernels/launch.h"
 #include "gpu/kernels/quantize.h"
 #include "gpu/kernels/tile_product.h"
 #include "placement/check.h"
@@ -35,7 +36,8 @@ struct Options {
   std::vector<std::string> types;
   std::vector<std::size_t> widths{1, 2, 4, 5, 8};
   std::size_t cold_mib = 1024, expert_gib = 24, samples = 7;
-  bool experts = true, shapes = true;
+  bool experts = true, matrices = true, shapes = true, early = false;
+  std::vector<std::string> expert_types;
   std::string csv, machine;
 };
 
@@ -189,18 +191,15 @@ void run_experts(Bench& bench, const ExpertTypes& types, DeviceBuffer<std::uint8
     DeviceBuffer<std::int32_t> device_routes(routes.size());
     device_routes.upload(routes.data());
     const double bytes = static_cast<double>(distinct * layout.bytes) / static_cast<double>(layers);
-    for (const TileRoute route : {TileRoute::kDot, TileRoute::kMma}) {
-      if (route == TileRoute::kDot && width > 2) continue;
-      const double seconds = bench.timer.time(layers, bench.options.samples, [&](std::size_t l) {
-        launch_expert_ffn(layout, {},
-                          {device_routes.get() + l * width * kUsed, width, kUsed, device_slots.get() + l * kExperts},
-                          x.quant(), y.get(), kHidden, scratch, bench.timer.stream(), route);
-      });
-      bench.report("experts", fmt::format("{}+{}", dtype_name(types.gate_up), dtype_name(types.down)), kFf, kHidden,
-                   width, route_name(route), bytes, seconds);
-      fmt::print("| {} w{} {:5.1f} us {:4.0f} GB/s {:3.0f}% ", route == TileRoute::kDot ? "dot" : "mma", width,
-                 1e6 * seconds, 1e-9 * bytes / seconds, 100 * bytes / seconds / bench.roof);
-    }
+    const double seconds = bench.timer.time(layers, bench.options.samples, [&](std::size_t l) {
+      launch_expert_ffn(layout, {},
+                        {device_routes.get() + l * width * kUsed, width, kUsed, device_slots.get() + l * kExperts},
+                        x.quant(), y.get(), kHidden, scratch, bench.timer.stream());
+    });
+    bench.report("experts", fmt::format("{}+{}", dtype_name(types.gate_up), dtype_name(types.down)), kFf, kHidden,
+                 width, "", bytes, seconds);
+    fmt::print("| w{} {:5.1f} us {:4.0f} GB/s {:3.0f}% ", width, 1e6 * seconds, 1e-9 * bytes / seconds,
+               100 * bytes / seconds / bench.roof);
   }
   const double quantize = bench.timer.time(48, bench.options.samples, [&](std::size_t) {
     launch_quantize(x.x.get(), kHidden, 1, kHidden, x.q.get(), x.d.get(), x.s.get(), x.bad.get(), bench.timer.stream());
@@ -278,6 +277,7 @@ int run(const Options& options) {
   bench.card = properties.name;
   load_tile_kernels();
   load_hc_kernels();
+  set_early_starts(options.early);
   bench.cold = DeviceBuffer<std::uint8_t>(options.cold_mib << 20);
   CUDA_CHECK(cudaMemset(bench.cold.get(), 1, bench.cold.bytes()));
   const MachineInfo machine = machine_info(options.machine);
@@ -295,11 +295,13 @@ int run(const Options& options) {
   fmt::print("{}: copy roof {:.0f} GB/s (read + written), read {:.0f} GB/s; shares are of the copy roof\n", bench.card,
              1e-9 * bench.roof, 1e-9 * read);
   bench.report("copy", "", 0, 0, 0, "copy", static_cast<double>(2 * half), static_cast<double>(2 * half) / bench.roof);
-  run_hc_read(bench);
+  const auto wanted = [](const std::vector<std::string>& names, std::string_view name) {
+    return names.empty() || std::find(names.begin(), names.end(), name) != names.end();
+  };
   bool same = true;
+  if (options.matrices) run_hc_read(bench);
   for (const DType type : kTypes) {
-    const bool named = std::find(options.types.begin(), options.types.end(), dtype_name(type)) != options.types.end();
-    if (options.types.empty() || named) same = run_matrix(bench, type, 10240, 2560) && same;
+    if (options.matrices && wanted(options.types, dtype_name(type))) same = run_matrix(bench, type, 10240, 2560) && same;
   }
   if (options.shapes) {  // spec/model.md: z, output and query matrices, the shared expert, the streams, the head
     struct Shape {
@@ -320,7 +322,8 @@ int run(const Options& options) {
          {ExpertTypes{DType::Q4_K, DType::Q5_1}, ExpertTypes{DType::Q4_K, DType::IQ4_NL},
           ExpertTypes{DType::IQ3_XXS, DType::IQ4_NL}, ExpertTypes{DType::IQ2_XXS, DType::Q2_0},
           ExpertTypes{DType::Q6_K, DType::Q8_0}, ExpertTypes{DType::MXFP4, DType::MXFP4}})
-      run_experts(bench, types, memory);
+      if (wanted(options.expert_types, fmt::format("{}+{}", dtype_name(types.gate_up), dtype_name(types.down))))
+        run_experts(bench, types, memory);
   }
   return same ? 0 : 1;
 }
@@ -337,6 +340,10 @@ int main(int argc, char** argv) {
   app.add_option("--expert-gib", options.expert_gib, "GiB of resident experts");
   app.add_option("--samples", options.samples, "samples of a median")->check(CLI::PositiveNumber);
   app.add_flag("!--no-experts", options.experts, "leave the experts out");
+  app.add_option("--experts", options.expert_types, "experts by their types, as IQ3_XXS+IQ4_NL; default all")
+      ->delimiter(',');
+  app.add_flag("!--no-matrices", options.matrices, "leave the matrices of all types and READ out");
+  app.add_flag("--early-starts", options.early, "let kernels start before the one before them has ended, as passes do");
   app.add_flag("!--no-shapes", options.shapes, "leave the matrices of the model out");
   app.add_option("--csv", options.csv, "append the figures to this file");
   app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");

@@ -388,8 +388,7 @@ void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Act
   ExpertScales scales;
   scales.gate_all = bank.gate.scale, scales.up_all = bank.up.scale, scales.down_all = bank.down.scale;
   launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},
-                    {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_, TileRoute::kAuto,
-                    listed_ == routes.expert);
+                    {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_, listed_ == routes.expert);
   listed_ = nullptr;
   if (check_) now_.samples.push_back(check_->take(bank, layer_, routes, a.q, y));
 }

@@ -1,9 +1,8 @@
 // Implements  Ops::expert_ffn and Ops::ffn for packed experts.
 // When        the experts that are on the card; the shared expert.
-// How         two launches of the tile kernels over the list of jobs: gate and up of 32 hidden rows in one block, which
-//             multiplies and quantises them on the spot, then down. Gate and up of different types take two plain
-//             launches and one that multiplies and quantises. The grid is fixed by the number of rows; blocks beyond
-//             the number of jobs end at once.
+// How         two launches, gate and up of 32 hidden rows at once, multiplied and quantised on the spot, then down: of
+//             expert_product.cuh over the list of jobs, of tile_product.cuh for the shared expert. Gate and up of
+//             different types take two plain launches and one that multiplies and quantises.
 // Measured    docs/decisions.md, 2026-11-30; bench_gpu_kernels.
 #include "gpu/kernels/expert_ffn.h"
 
@@ -46,83 +45,50 @@ std::size_t align_up(std::size_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-// One matrix of the three, where it is.
-struct Matrix {
-  DType type;
-  std::size_t rows, cols;
-  const std::uint8_t* data;  // or null and
-  std::size_t offset;        // in a blob
-  float scale;
-  const float* expert_scale;
-};
-Matrix in_blob(const ExpertBlobLayout::Part& part, float scale, const float* expert_scale) {
-  return {part.type, part.rows, part.cols, nullptr, part.offset, scale, expert_scale};
-}
-Matrix alone(const DeviceTiles& w) {
-  return {w.type, w.rows, w.cols, w.data, 0, w.scale, nullptr};
-}
-
-// What the two halves of an FFN share.
-struct Work {
-  DeviceQuant x;
-  int width;    // activation rows at most per job
-  int pairs;    // hidden rows
-  int jobs;     // of the grid
-  bool listed;  // jobs on the card; otherwise rows 0 .. width - 1
-};
-
-void place(TileProduct& p, int index, const Matrix& m) {
-  p.data[index] = m.data;
-  p.offset[index] = m.offset;
-  p.scale[index] = m.scale;
-  p.expert_scale[index] = m.expert_scale;
-}
-
-TileProduct product(const Matrix& m, const Work& work, const ExpertScratch& scratch) {
-  TileProduct p = tile_product(m.type, m.rows, m.cols);
-  place(p, 0, m);
-  p.x = work.x;
-  p.width = work.width;
-  if (work.listed) {
-    p.jobs = scratch.jobs;
-    p.job_count = scratch.job_count;
-  }
-  return p;
-}
-
-void launch_halves(const Matrix& gate, const Matrix& up, const Matrix& down, const Work& work, float* y,
-                   std::size_t y_stride, const ExpertScratch& scratch, cudaStream_t stream, TileRoute route) {
-  const std::size_t ff = gate.rows;
-  CHECK(ff % 32 == 0 && up.rows == ff && up.cols == gate.cols && down.cols == ff,
+template <class Matrix>
+void check_shapes(const Matrix& gate, const Matrix& up, const Matrix& down) {
+  CHECK(gate.rows % 32 == 0 && up.rows == gate.rows && up.cols == gate.cols && down.cols == gate.rows,
         "gate {} x {}, up {} x {}, down {} x {}", gate.rows, gate.cols, up.rows, up.cols, down.rows, down.cols);
-  if (gate.type == up.type) {
-    TileProduct p = product(gate, work, scratch);
-    place(p, 1, up);
+}
+
+// What an FFN is made of, for a kind of product: of an expert that all rows use, or of a list of experts. `prepare`
+// yields the product with one matrix (0 gate, 1 up, 2 down) and what it reads, `pair` adds up to the product with gate,
+// `launch` launches it.
+struct FfnShape {
+  DType gate, up;
+  std::size_t ff;
+};
+template <class Prepare, class Pair, class Launch>
+void launch_halves(const FfnShape& shape, std::size_t hidden_rows, float* y, std::size_t y_stride,
+                   const ExpertScratch& scratch, cudaStream_t stream, const Prepare& prepare, const Pair& pair,
+                   const Launch& launch) {
+  if (shape.gate == shape.up) {
+    auto p = prepare(0);
+    pair(p);
     p.fused = true;
     p.hidden_q = scratch.q;
     p.hidden_d = scratch.d;
     p.hidden_s = scratch.s;
     p.bad = scratch.bad;
-    launch_tile_product(gate.type, p, work.jobs, route, stream);
+    launch(0, p);
   } else {
-    for (const bool first : {true, false}) {
-      TileProduct p = product(first ? gate : up, work, scratch);
-      p.y = first ? scratch.gate : scratch.up;
-      p.y_stride = ff;
-      launch_tile_product(first ? gate.type : up.type, p, work.jobs, route, stream);
+    for (const int matrix : {0, 1}) {
+      auto p = prepare(matrix);
+      p.y = matrix == 0 ? scratch.gate : scratch.up;
+      p.y_stride = shape.ff;
+      launch(matrix, p);
     }
-    const std::size_t blocks = ff / 32, count = blocks * static_cast<std::size_t>(work.pairs);
+    const std::size_t blocks = shape.ff / 32, count = blocks * hidden_rows;
     const auto grid = static_cast<unsigned>((32 * count + kThreads - 1) / kThreads);
     launch_kernel(silu_quantize_kernel, grid, kThreads, 0, stream, scratch.gate, scratch.up, count, blocks, scratch.q,
                   scratch.d, scratch.s, scratch.bad);
   }
-  TileProduct p = product(down, work, scratch);
+  auto p = prepare(2);
   p.x = {scratch.q, scratch.d, scratch.s};
-  p.by_pair = true;
   p.y = y;
   p.y_stride = y_stride;
   p.bad = scratch.bad;
-  launch_tile_product(down.type, p, work.jobs, route, stream);
+  launch(2, p);
 }
 
 }  // namespace
@@ -155,22 +121,40 @@ ExpertScratch make_expert_scratch(void* memory, std::size_t pairs, std::size_t f
 
 void launch_expert_ffn(const ExpertBlobLayout& layout, const ExpertScales& scales, const DeviceRoutes& routes,
                        const DeviceQuant& x, float* y, std::size_t y_stride, const ExpertScratch& scratch,
-                       cudaStream_t stream, TileRoute route, bool listed) {
+                       cudaStream_t stream, bool listed) {
   const std::size_t used = routes.used, most = std::min(scratch.pairs, kMaxPairs);
   CHECK(!listed || routes.rows * used <= most, "a list of {} x {} pairs, work memory for {}", routes.rows, used, most);
   CHECK(used > 0 && used <= most, "{} experts per row, work memory for {}", used, most);
-  const Matrix gate = in_blob(layout.gate, scales.gate_all, scales.gate);
-  const Matrix up = in_blob(layout.up, scales.up_all, scales.up);
-  const Matrix down = in_blob(layout.down, scales.down_all, scales.down);
+  const ExpertBlobLayout::Part* const parts[] = {&layout.gate, &layout.up, &layout.down};
+  const float all[] = {scales.gate_all, scales.up_all, scales.down_all};
+  const float* const each[] = {scales.gate, scales.up, scales.down};
+  check_shapes(layout.gate, layout.up, layout.down);
+  const FfnShape shape{layout.gate.type, layout.up.type, layout.gate.rows};
   const std::size_t group = most / used;
   for (std::size_t first = 0; first < routes.rows; first += group) {
     const std::size_t rows = std::min(group, routes.rows - first);
     const DeviceRoutes part{routes.expert + first * used, rows, used, routes.slots};
-    const int per_job = pairs_per_job(rows);
+    const int per_job = pairs_per_job(rows), pairs = static_cast<int>(rows * used);
     if (!listed) launch_expert_jobs(part, per_job, scratch.jobs, scratch.job_count, scratch.bad, stream);
-    const int pairs = static_cast<int>(rows * used);
-    const Work work{x.rows_from(first, layout.gate.cols), per_job, pairs, pairs, true};
-    launch_halves(gate, up, down, work, y + first * used * y_stride, y_stride, scratch, stream, route);
+    const auto place = [&](ExpertProduct& p, int index, int matrix) {
+      p.offset[index] = parts[matrix]->offset;
+      p.scale[index] = all[matrix];
+      p.expert_scale[index] = each[matrix];
+    };
+    const auto prepare = [&](int matrix) {
+      ExpertProduct p = expert_product(parts[matrix]->type, parts[matrix]->rows, parts[matrix]->cols);
+      place(p, 0, matrix);
+      p.x = x.rows_from(first, layout.gate.cols);
+      p.by_pair = matrix == 2;
+      p.jobs = scratch.jobs;
+      p.job_count = scratch.job_count;
+      p.list_ready = matrix > 0;
+      return p;
+    };
+    launch_halves(
+        shape, static_cast<std::size_t>(pairs), y + first * used * y_stride, y_stride, scratch, stream, prepare,
+        [&](ExpertProduct& p) { place(p, 1, 1); },
+        [&](int matrix, ExpertProduct& p) { launch_expert_product(parts[matrix]->type, p, pairs, per_job, stream); });
   }
 }
 
@@ -178,6 +162,9 @@ void launch_ffn(const DeviceTiles& gate, const DeviceTiles& up, const DeviceTile
                 std::size_t rows, float* y, std::size_t y_stride, const ExpertScratch& scratch, cudaStream_t stream,
                 TileRoute route) {
   CHECK(scratch.pairs > 0, "no work memory");
+  const DeviceTiles* const matrices[] = {&gate, &up, &down};
+  check_shapes(gate, up, down);
+  const FfnShape shape{gate.type, up.type, gate.rows};
   const bool gemm = route == TileRoute::kGemm || (route == TileRoute::kAuto && rows >= kGemmMinRows);
   for (std::size_t first = 0; first < rows; first += scratch.pairs) {
     const int count = static_cast<int>(std::min(scratch.pairs, rows - first));
@@ -187,8 +174,19 @@ void launch_ffn(const DeviceTiles& gate, const DeviceTiles& up, const DeviceTile
       continue;
     }
     CUDA_CHECK(cudaMemsetAsync(scratch.bad, 0, static_cast<std::size_t>(count) * sizeof(std::int32_t), stream));
-    const Work work{x.rows_from(first, gate.cols), count, count, 1, false};
-    launch_halves(alone(gate), alone(up), alone(down), work, y + first * y_stride, y_stride, scratch, stream, route);
+    const auto prepare = [&](int matrix) {
+      const DeviceTiles& m = *matrices[matrix];
+      TileProduct p = tile_product(m.type, m.rows, m.cols);
+      p.data[0] = m.data;
+      p.scale[0] = m.scale;
+      p.x = x.rows_from(first, gate.cols);
+      p.width = count;
+      return p;
+    };
+    launch_halves(
+        shape, static_cast<std::size_t>(count), y + first * y_stride, y_stride, scratch, stream, prepare,
+        [&](TileProduct& p) { p.data[1] = up.data, p.scale[1] = up.scale; },
+        [&](int matrix, TileProduct& p) { launch_tile_product(matrices[matrix]->type, p, route, stream); });
   }
 }
 

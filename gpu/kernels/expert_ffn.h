@@ -44,7 +44,7 @@ struct ExpertScales {
 // REQUIRES load_tile_kernels(), ff % 32 == 0, scratch.pairs >= routes.used.
 void launch_expert_ffn(const ExpertBlobLayout& layout, const ExpertScales& scales, const DeviceRoutes& routes,
                        const DeviceQuant& x, float* y, std::size_t y_stride, const ExpertScratch& scratch,
-                       cudaStream_t stream, TileRoute route = TileRoute::kAuto, bool listed = false);
+                       cudaStream_t stream, bool listed = false);
 
 // The same for one expert that every row uses (the shared expert): y [rows, y_stride].
 void launch_ffn(const DeviceTiles& gate, const DeviceTiles& up, const DeviceTiles& down, const DeviceQuant& x,

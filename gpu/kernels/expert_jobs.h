@@ -10,14 +10,14 @@
 namespace tandem {
 
 // A pair is a (row, rank) of the routes: row * used + rank.
-inline constexpr int kJobPairs = 8;
+inline constexpr int kJobPairs = 4;
 inline constexpr std::size_t kMaxPairs = 1024;  // of one list
 // Pairs of a job for a list of so many rows.
 inline int pairs_per_job(std::size_t rows) {
-  return rows <= 2 ? static_cast<int>(rows) : rows <= 4 ? 4 : kJobPairs;
+  return rows <= 2 ? static_cast<int>(rows) : kJobPairs;
 }
 
-// One expert and up to eight pairs that use it. An expert with more pairs has several jobs.
+// One expert and up to four pairs that use it. An expert with more pairs has several jobs.
 struct ExpertJob {
   const std::uint8_t* blob;
   std::int32_t expert;

@@ -79,7 +79,7 @@ __device__ __forceinline__ void down_block(const HcDown& a, int block, int group
     for (int i = 16 * lane; i < T::bytes(nb); i += 16 * 32) copy16(own + i, from + i);
     begin_kernel();
     std::uint8_t* const acts = own + T::bytes(kSegmentBlocks);
-    Acts::issue(acts, p, {act_row, count}, segment, nb, lane);
+    Acts::issue(acts, p.x, p.blocks, {act_row, count}, segment, nb, lane);
     commit_copies();
     wait_copies<0>();
     __syncwarp();

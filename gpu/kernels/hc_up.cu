@@ -66,7 +66,8 @@ __global__ void __launch_bounds__(kMaxUpThreads) hc_up_kernel(const HcUp a) {
       normed[s] = row[static_cast<std::size_t>(s) * a.mixed.cols + static_cast<std::size_t>(column)];
   }
   __syncthreads();
-  if (warp < p.segments) Acts::issue(acts + warp * Acts::kBytes, p, {act_row, count}, warp, blocks_of(warp), lane);
+  if (warp < p.segments)
+    Acts::issue(acts + warp * Acts::kBytes, p.x, p.blocks, {act_row, count}, warp, blocks_of(warp), lane);
   commit_copies();
   wait_copies<0>();
   __syncthreads();

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime_api.h>
 
+#include <iterator>
 #include <mutex>
 #include <vector>
 
@@ -13,9 +14,9 @@ namespace tandem {
 namespace {
 
 constexpr int kMaxDevices = 64;
-constexpr std::size_t kTableWords = 256 + 512 + 1024 + 128 + 256 + 2048;
+constexpr std::size_t kTableWords = 256 + 512 + 1024 + 256 + 512 + 2048;
 constexpr std::size_t kFirst[] = {
-    0, 256, 256 + 512, 256 + 512 + 1024, 256 + 512 + 1024 + 128, 256 + 512 + 1024 + 128 + 256};
+    0, 256, 256 + 512, 256 + 512 + 1024, 256 + 512 + 1024 + 256, 256 + 512 + 1024 + 256 + 512};
 
 std::mutex mutex;
 std::uint32_t* device_tables[kMaxDevices];
@@ -27,17 +28,17 @@ int current_device() {
   return device;
 }
 
-// Appends the digits of a grid; `values` are those of the digits 0, 1, ...
-template <typename Entry, std::size_t count>
-void add_grid(const IqGrid<Entry, count>& grid, const std::vector<int>& values, std::vector<std::uint32_t>& out) {
-  constexpr std::size_t kCodes = sizeof(Entry), kPerWord = 8 / kCodes;
-  for (std::size_t e = 0; e < count; e += kPerWord) {
+// Appends the digits of a grid of eight columns; `values` are those of the digits 0, 1, ...
+template <std::size_t count>
+void add_digits(const IqGrid<std::uint64_t, count>& grid, const std::vector<int>& values,
+                std::vector<std::uint32_t>& out) {
+  for (const std::uint64_t entry : grid.entry) {
     std::uint32_t selectors = 0;
     for (std::size_t i = 0; i < 8; ++i) {
-      const auto value = static_cast<std::int8_t>(grid.entry[e + i / kCodes] >> (8 * (i % kCodes)));
+      const auto value = static_cast<std::int8_t>(entry >> (8 * i));
       std::uint32_t digit = 0;
       while (digit < values.size() && values[digit] != value) ++digit;
-      CHECK(digit < values.size(), "entry {} of a lattice has the value {}", e, int{value});
+      CHECK(digit < values.size(), "an entry of a lattice has the value {}", int{value});
       selectors |= digit << (4 * i);
     }
     out.push_back(selectors);
@@ -51,12 +52,12 @@ void load_lattice_tables() {
   std::uint32_t*& tables = device_tables[current_device()];
   if (tables != nullptr) return;
   std::vector<std::uint32_t> words;
-  add_grid(kIq2XxsGrid, {8, 25, 43}, words);
-  add_grid(kIq2XsGrid, {8, 25, 43}, words);
-  add_grid(kIq2SGrid, {8, 25, 43}, words);
-  add_grid(kIq3XxsGrid, {4, 12, 20, 28, 36, 44, 52, 62}, words);
-  add_grid(kIq3SGrid, {1, 3, 5, 7, 9, 11, 13, 15}, words);
-  add_grid(kIq1SGrid, {-1, 0, 1}, words);
+  add_digits(kIq2XxsGrid, {8, 25, 43}, words);
+  add_digits(kIq2XsGrid, {8, 25, 43}, words);
+  add_digits(kIq2SGrid, {8, 25, 43}, words);
+  words.insert(words.end(), std::begin(kIq3XxsGrid.entry), std::end(kIq3XxsGrid.entry));
+  words.insert(words.end(), std::begin(kIq3SGrid.entry), std::end(kIq3SGrid.entry));
+  add_digits(kIq1SGrid, {-1, 0, 1}, words);
   CHECK(words.size() == kTableWords, "{} words", words.size());
   CUDA_CHECK(cudaMalloc(&tables, words.size() * sizeof(std::uint32_t)));
   CUDA_CHECK(cudaMemcpy(tables, words.data(), words.size() * sizeof(std::uint32_t), cudaMemcpyHostToDevice));

@@ -1,6 +1,6 @@
 // The lattice types as the card reads them: see tile_types.cuh for what a type provides, docs/formats.md for the
-// fields. A point's codes come from a table of selectors in shared memory and one byte permutation per four codes: half
-// the shared-memory traffic of a table of codes, which is what these kernels are bound by.
+// fields. The codes of a point of four columns are a word of a table in shared memory. Of a point of eight columns the
+// table has selectors, and one byte permutation makes four codes: half the traffic of a table of codes.
 #pragma once
 
 #include "gpu/kernels/tile_types.cuh"
@@ -10,10 +10,11 @@ namespace {
 
 // ---- parts of a block -----------------------------------------------------------------------------------------------
 
-// Negates the bytes of `codes` where bit 0 of a byte of `signs` is set (other bits are masked). REQUIRES codes > 0.
-__device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, std::uint32_t signs) {
-  const std::uint32_t ones = signs & kOnes;
-  return (codes ^ (ones * 255U)) + ones;
+// Negates the bytes of `codes` where bit `bit` of a byte of `signs` is set. REQUIRES 0 < codes < 128. A permutation
+// spreads the top bit of a byte over it; no byte of the difference borrows from the next.
+__device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, std::uint32_t signs, int bit) {
+  const std::uint32_t minus = permute(signs << (7 - bit), 0U, 0xBA98U), negated = codes * (0U - one()) + 0x01010100U;
+  return (codes & ~minus) | (negated & minus);
 }
 // In the sign plane of IQ2_XXS, IQ2_XS and IQ3_XXS bits 1, 3, 5, 7 of a row's last byte are something else; the signs
 // that belong there make the number of signs in an octet (bits 2o and 2o + 1 of all four bytes) even.
@@ -48,7 +49,11 @@ __device__ __forceinline__ Octet octet_of(std::uint32_t selectors, std::uint32_t
 constexpr std::uint32_t kIq2Values = 0x002B1908U;  // 8, 25, 43
 
 __device__ __forceinline__ std::uint32_t byte_of(std::uint32_t w, int t) {
-  return (w >> (8 * t)) & 255U;
+  return permute(w, 0U, 0x4440U + static_cast<unsigned>(t));
+}
+// table[index], see one().
+__device__ __forceinline__ std::uint32_t entry(const std::uint32_t* table, std::uint32_t index) {
+  return *reinterpret_cast<const std::uint32_t*>(reinterpret_cast<const std::uint8_t*>(table) + index * (4U * one()));
 }
 
 // f16 d times 1 / Divisor.
@@ -76,19 +81,19 @@ struct LatticeType : WideType<HeadBytes, CodeBytes> {
 
 __device__ __forceinline__ void iq2_codes(std::uint32_t index0, std::uint32_t index1, std::uint32_t signs0,
                                           std::uint32_t signs1, int t, const std::uint32_t* table, std::uint32_t* a) {
-  const Octet x = octet_of(table[index0], kIq2Values), y = octet_of(table[index1], kIq2Values);
-  a[0] = with_signs(x.low, signs0 >> (2 * t));
-  a[1] = with_signs(y.low, signs1 >> (2 * t));
-  a[2] = with_signs(x.high, signs0 >> (2 * t + 1));
-  a[3] = with_signs(y.high, signs1 >> (2 * t + 1));
+  const Octet x = octet_of(entry(table, index0), kIq2Values), y = octet_of(entry(table, index1), kIq2Values);
+  a[0] = with_signs(x.low, signs0, 2 * t);
+  a[1] = with_signs(y.low, signs1, 2 * t);
+  a[2] = with_signs(x.high, signs0, 2 * t + 1);
+  a[3] = with_signs(y.high, signs1, 2 * t + 1);
 }
 
 // One octet of one row.
 __device__ __forceinline__ void iq2_row(std::uint32_t index, std::uint32_t signs, int o, const std::uint32_t* table,
                                         std::uint32_t* c) {
-  const Octet x = octet_of(table[index], kIq2Values);
-  c[2 * o] = with_signs(x.low, signs >> (2 * o));
-  c[2 * o + 1] = with_signs(x.high, signs >> (2 * o + 1));
+  const Octet x = octet_of(entry(table, index), kIq2Values);
+  c[2 * o] = with_signs(x.low, signs, 2 * o);
+  c[2 * o + 1] = with_signs(x.high, signs, 2 * o + 1);
 }
 
 struct CardIQ2_XXS : LatticeType<32, 128, 8, 1, 256, true> {
@@ -150,18 +155,13 @@ struct CardIQ2_S : NibbleScaledType<144, 1024> {
   }
 };
 
-// Codes of a point of four columns; two points share a word of the table.
-__device__ __forceinline__ std::uint32_t quad(const std::uint32_t* table, std::uint32_t index, uint2 values) {
-  const std::uint32_t selector = reinterpret_cast<const std::uint16_t*>(table)[index];
-  return permute(values.x, values.y, selector);
-}
 __device__ __forceinline__ void quad_signs(uint2 plane, int t, std::uint32_t* a) {
-  a[0] = with_signs(a[0], plane.x >> t);
-  a[1] = with_signs(a[1], plane.y >> t);
-  a[2] = with_signs(a[2], plane.x >> (4 + t));
-  a[3] = with_signs(a[3], plane.y >> (4 + t));
+  a[0] = with_signs(a[0], plane.x, t);
+  a[1] = with_signs(a[1], plane.y, t);
+  a[2] = with_signs(a[2], plane.x, 4 + t);
+  a[3] = with_signs(a[3], plane.y, 4 + t);
 }
-struct CardIQ3_XXS : LatticeType<32, 192, 4, 1, 128, false> {
+struct CardIQ3_XXS : LatticeType<32, 192, 4, 1, 256, false> {
   template <class Lane>
   static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, const Lane& l, int) {
     const uint2 plane = l.ints(block(s, nb, b) + 128);
@@ -170,23 +170,21 @@ struct CardIQ3_XXS : LatticeType<32, 192, 4, 1, 128, false> {
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
                                                std::uint32_t* a) {
     const uint2 first = words(p + 8 * g), second = words(p + 64 + 8 * g), plane = words(p + 128 + 8 * g);
-    const uint2 values = make_uint2(0x1C140C04U, 0x3E342C24U);  // 4, 12, 20, 28, 36, 44, 52, 62
-    a[0] = quad(table, byte_of(first.x, t), values);
-    a[1] = quad(table, byte_of(first.y, t), values);
-    a[2] = quad(table, byte_of(second.x, t), values);
-    a[3] = quad(table, byte_of(second.y, t), values);
+    a[0] = table[byte_of(first.x, t)];
+    a[1] = table[byte_of(first.y, t)];
+    a[2] = table[byte_of(second.x, t)];
+    a[3] = table[byte_of(second.y, t)];
     quad_signs(make_uint2(complete_signs(plane.x), complete_signs(plane.y)), t, a);
   }
   static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
                                                    std::uint32_t* c) {
     const std::uint32_t plane = complete_signs(word(p + 128 + 4 * r));
-    const uint2 values = make_uint2(0x1C140C04U, 0x3E342C24U);
+    const std::uint32_t index[2] = {word(p + 4 * r), word(p + 64 + 4 * r)};
 #pragma unroll
-    for (int q = 0; q < 8; ++q)
-      c[q] = with_signs(quad(table, byte_of(word(p + 64 * (q / 4) + 4 * r), q % 4), values), plane >> q);
+    for (int q = 0; q < 8; ++q) c[q] = with_signs(entry(table, byte_of(index[q / 4], q % 4)), plane, q);
   }
 };
-struct CardIQ3_S : LatticeType<32 + 64, 208, 1, 1, 256, false> {
+struct CardIQ3_S : LatticeType<32 + 64, 208, 1, 1, 512, false> {
   template <class Lane>
   static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int, int b, const Lane& l, int) {
     return multiplier_of_nibbles(l.bytes(s + 32 + 16 * (b / 2)), b % 2 == 1);
@@ -195,22 +193,19 @@ struct CardIQ3_S : LatticeType<32 + 64, 208, 1, 1, 256, false> {
                                                std::uint32_t* a) {
     const uint2 first = words(p + 8 * g), second = words(p + 64 + 8 * g), plane = words(p + 128 + 8 * g);
     const std::uint32_t high = byte_pair(p + 192 + 2 * g) >> t;  // bit q of a row's byte: bit 8 of its index q
-    const uint2 values = make_uint2(0x07050301U, 0x0F0D0B09U);
-    a[0] = quad(table, byte_of(first.x, t) | (high & 1U) << 8, values);
-    a[1] = quad(table, byte_of(first.y, t) | (high >> 8 & 1U) << 8, values);
-    a[2] = quad(table, byte_of(second.x, t) | (high >> 4 & 1U) << 8, values);
-    a[3] = quad(table, byte_of(second.y, t) | (high >> 12 & 1U) << 8, values);
+    a[0] = entry(table, byte_of(first.x, t) | (high & 1U) << 8);
+    a[1] = entry(table, byte_of(first.y, t) | (high >> 8 & 1U) << 8);
+    a[2] = entry(table, byte_of(second.x, t) | (high >> 4 & 1U) << 8);
+    a[3] = entry(table, byte_of(second.y, t) | (high >> 12 & 1U) << 8);
     quad_signs(plane, t, a);
   }
   static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t* table,
                                                    std::uint32_t* c) {
     const std::uint32_t plane = word(p + 128 + 4 * r), high = p[192 + r];
-    const uint2 values = make_uint2(0x07050301U, 0x0F0D0B09U);
+    const std::uint32_t low[2] = {word(p + 4 * r), word(p + 64 + 4 * r)};
 #pragma unroll
-    for (int q = 0; q < 8; ++q) {
-      const std::uint32_t index = byte_of(word(p + 64 * (q / 4) + 4 * r), q % 4) | (high >> q & 1U) << 8;
-      c[q] = with_signs(quad(table, index, values), plane >> q);
-    }
+    for (int q = 0; q < 8; ++q)
+      c[q] = with_signs(entry(table, byte_of(low[q / 4], q % 4) | (high >> q & 1U) << 8), plane, q);
   }
 };
 
@@ -220,7 +215,8 @@ __device__ __forceinline__ std::uint32_t iq1_values(bool minus) {
 }
 __device__ __forceinline__ void iq1_codes(std::uint32_t index0, std::uint32_t index1, bool minus0, bool minus1,
                                           const std::uint32_t* table, std::uint32_t* a) {
-  const Octet x = octet_of(table[index0], iq1_values(minus0)), y = octet_of(table[index1], iq1_values(minus1));
+  const Octet x = octet_of(entry(table, index0), iq1_values(minus0)),
+              y = octet_of(entry(table, index1), iq1_values(minus1));
   a[0] = x.low;
   a[1] = y.low;
   a[2] = x.high;
@@ -246,7 +242,7 @@ struct CardIQ1_S : LatticeType<32, 96, 8, 1, 2048, true> {
     const std::uint32_t values = iq1_values((high & 0x8000U) != 0);
 #pragma unroll
     for (int o = 0; o < 4; ++o) {
-      const Octet x = octet_of(table[byte_of(low, o) | (high >> (3 * o) & 7U) << 8], values);
+      const Octet x = octet_of(entry(table, byte_of(low, o) | (high >> (3 * o) & 7U) << 8), values);
       c[2 * o] = x.low;
       c[2 * o + 1] = x.high;
     }
@@ -290,7 +286,7 @@ struct CardIQ1_M : WideType<128, 96> {
 #pragma unroll
     for (int o = 0; o < 4; ++o) {
       const std::uint32_t nibble = high >> (4 * o);
-      const Octet x = octet_of(table[byte_of(low, o) | (nibble & 7U) << 8], iq1_values((nibble & 8U) != 0));
+      const Octet x = octet_of(entry(table, byte_of(low, o) | (nibble & 7U) << 8), iq1_values((nibble & 8U) != 0));
       c[2 * o] = x.low;
       c[2 * o + 1] = x.high;
     }

@@ -10,6 +10,8 @@
 namespace tandem {
 
 inline constexpr int kMaxTileThreads = 640;
+inline constexpr int kMaxExpertWarps = 10;  // that take units, beside the one that finishes items
+inline constexpr int kMaxExpertThreads = 32 * (kMaxExpertWarps + 1);
 inline constexpr int kTileUnroll = 4;  // blocks of 32 columns in the loop over a segment, mma
 inline constexpr int kDotUnroll = 4;   // dp4a
 
@@ -26,6 +28,10 @@ inline constexpr int kTileStages = kStageBytes >= 2000   ? 2
 template <int V>
 inline constexpr int kTileActivationBytes = (V * (288 + 36 + 72) + 15) / 16 * 16;
 
+// From a tile's segment to that of a half warp's neighbour, so that the two never meet in a bank.
+template <int kBytes>
+inline constexpr int kTilePitch = (kBytes + 63) / 128 * 128 + 64;
+
 // One of several matrices of the same type and columns that meet the same activations.
 struct TilePart {
   const std::uint8_t* data;
@@ -38,33 +44,54 @@ struct TilePart {
 inline constexpr int kTileParts = static_cast<int>(kMaxTileMatrices);
 
 struct TileProduct {
-  // The matrix, and for `fused` its partner (gate, up), of the same type and shape. data null: in the blob of a job.
+  // The matrix, and for `fused` its partner (gate, up), of the same type and shape.
   const std::uint8_t* data[2];
-  std::size_t offset[2];  // in a blob
   std::size_t tile_bytes;
   float scale[2];
-  const float* expert_scale[2];  // by expert, times scale; or null
   int rows, tiles, blocks, segments, padded_segments;
   int units;                   // of a row: segments, taken together
   int stages, stage_bytes;     // of the ring
   int warp_bytes;              // ring and activations of a warp
   const std::uint32_t* table;  // of a lattice type
-  // Activations and who uses them: rows 0 .. width - 1 of x, or those of jobs (by_pair: x has a row per pair).
-  DeviceQuant x;
+  DeviceQuant x;               // rows 0 .. width - 1 are used
   int width;
-  bool by_pair;
-  const ExpertJob* jobs;
-  const std::int32_t* job_count;
-  // Several matrices: what differs between them is here, not above. Plain products of rows 0 .. width - 1 only.
+  // Several matrices: what differs between them is here, not above. Not fused.
   int parts;
   TilePart part[kTileParts];
   // The cut of the work: tiles of a block, warps per segment of them.
   int slots, groups;
   bool fused;
-  // Results by row or pair. Plain: y; NaN where bad[pair] is not 0 (bad may be null).
+  // Results. Plain: y; NaN where bad[row] is not 0 (bad may be null).
   float* y;
   std::size_t y_stride;
-  // Fused: the quantised hidden row; bad[pair] = 1 when it holds a value that is not finite.
+  // Fused: the quantised hidden row; bad[row] = 1 when it holds a value that is not finite.
+  std::int8_t* hidden_q;
+  float* hidden_d;
+  std::int32_t* hidden_s;
+  std::int32_t* bad;
+};
+
+// The same for a list of experts (expert_product.cuh). Results and hidden rows are by pair.
+struct ExpertProduct {
+  std::size_t offset[2];  // of the matrix, and for `fused` its partner, in a job's blob
+  std::size_t tile_bytes;
+  float scale[2];
+  const float* expert_scale[2];  // by expert, times scale; or null
+  int rows, tiles, blocks, segments, padded_segments;
+  int warp_bytes;  // of a unit's weights and activations
+  const std::uint32_t* table;
+  DeviceQuant x;
+  bool by_pair;  // x has a row per pair; otherwise those of the pass
+  // The list, and whether the kernel before this one found it there, too.
+  const ExpertJob* jobs;
+  const std::int32_t* job_count;
+  bool list_ready;
+  // Tiles of an item (fused: of both matrices together; even), items of a job.
+  int slots, groups;
+  int step_jobs, step_groups;  // from an item of a block to its next: the grid, cut into jobs and the rest
+  bool fused;
+  float* y;
+  std::size_t y_stride;
   std::int8_t* hidden_q;
   float* hidden_d;
   std::int32_t* hidden_s;
@@ -74,8 +101,10 @@ struct TileProduct {
 // Kernels of a type for at most 1, 2, 4, 8 activation rows.
 struct TileKernels {
   void (*kernel[4])(TileProduct);
+  void (*expert[3])(ExpertProduct);  // 1, 2, 4
   int (*segment_bytes)(int blocks);
   int stages[4];
+  int pitch;
   int table_bytes;
 };
 
@@ -89,7 +118,10 @@ const TileKernels& tile_kernels(DType type);
 
 // Fills what follows from type and shape. Everything else is zero: the caller says what to multiply.
 TileProduct tile_product(DType type, std::size_t rows, std::size_t cols);
-// Chooses the cut of the work and launches. `jobs`: how many row groups or jobs the grid has to serve at most.
-void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, cudaStream_t stream);
+ExpertProduct expert_product(DType type, std::size_t rows, std::size_t cols);
+// Choose the cut of the work and launch.
+void launch_tile_product(DType type, TileProduct& p, TileRoute route, cudaStream_t stream);
+// `jobs`, `rows`: how many jobs there are and rows a job has at most.
+void launch_expert_product(DType type, ExpertProduct& p, int jobs, int rows, cudaStream_t stream);
 
 }  // namespace tandem

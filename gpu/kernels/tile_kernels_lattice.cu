@@ -1,6 +1,6 @@
-// The tile kernels of the lattice types: tile_product.cuh says how they work.
+// The tile kernels of the lattice types: tile_product.cuh and expert_product.cuh say how they work.
+#include "gpu/kernels/expert_product.cuh"
 #include "gpu/kernels/lattice_types.cuh"
-#include "gpu/kernels/tile_product.cuh"
 
 namespace tandem {
 

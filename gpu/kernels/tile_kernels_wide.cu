@@ -1,5 +1,6 @@
-// The tile kernels of the types of 256 columns with plain codes: tile_product.cuh says how they work.
-#include "gpu/kernels/tile_product.cuh"
+// The tile kernels of the types of 256 columns with plain codes: tile_product.cuh and expert_product.cuh say how they
+// work.
+#include "gpu/kernels/expert_product.cuh"
 
 namespace tandem {
 

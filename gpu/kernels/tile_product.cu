@@ -137,14 +137,21 @@ void load_tile_kernels() {
     for (const auto kernel : tile_kernels(type).kernel)
       CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                       cudaFuncAttributeMaxDynamicSharedMemorySize, kMaxShared));
+    for (const auto kernel : tile_kernels(type).expert)
+      CUDA_CHECK(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
+                                      cudaFuncAttributeMaxDynamicSharedMemorySize, most));
     load_gemm_kernel(type);
   }
 }
 
-TileProduct tile_product(DType type, std::size_t rows, std::size_t cols) {
+namespace {
+
+// What the two kinds of products have in common, from type and shape.
+template <class Product>
+Product shaped(DType type, std::size_t rows, std::size_t cols) {
   CHECK(rows > 0 && cols > 0 && cols % dtype_info(type).block_elems == 0 && cols <= kMaxCols, "{} x {} {}", rows, cols,
         dtype_name(type));
-  TileProduct p{};
+  Product p{};
   p.tile_bytes = tile_bytes(type, cols);
   p.rows = static_cast<int>(rows);
   p.tiles = static_cast<int>((rows + kTileRows - 1) / kTileRows);
@@ -157,13 +164,22 @@ TileProduct tile_product(DType type, std::size_t rows, std::size_t cols) {
   return p;
 }
 
-void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, cudaStream_t stream) {
+}  // namespace
+
+TileProduct tile_product(DType type, std::size_t rows, std::size_t cols) {
+  return shaped<TileProduct>(type, rows, cols);
+}
+ExpertProduct expert_product(DType type, std::size_t rows, std::size_t cols) {
+  return shaped<ExpertProduct>(type, rows, cols);
+}
+
+void launch_tile_product(DType type, TileProduct& p, TileRoute route, cudaStream_t stream) {
   const TileKernels& kernels = tile_kernels(type);
   const int index = kernel_for(p.width, route);
   p.units = divide_up(p.segments, together(index));
   p.stage_bytes = std::min(together(index), p.segments) * kernels.segment_bytes(std::min(8, p.blocks));
-  const int row_groups = p.jobs != nullptr ? 1 : divide_up(p.width, 1 << index);
-  const Cut cut = cut_for(type, index, p, row_groups * jobs);
+  const int row_groups = divide_up(p.width, 1 << index);
+  const Cut cut = cut_for(type, index, p, row_groups);
   p.groups = cut.groups;
   p.slots = cut.slots;
   p.stages = cut.stages;
@@ -176,8 +192,62 @@ void launch_tile_product(DType type, TileProduct& p, int jobs, TileRoute route, 
       tile_groups += divide_up(p.part[i].tiles, p.slots);
     }
   }
-  const dim3 grid(static_cast<unsigned>(tile_groups * row_groups), static_cast<unsigned>(jobs));
-  launch_kernel(kernels.kernel[index], grid, static_cast<unsigned>(32 * cut.warps),
+  launch_kernel(kernels.kernel[index], static_cast<unsigned>(tile_groups * row_groups),
+                static_cast<unsigned>(32 * cut.warps), static_cast<std::size_t>(cut.shared), stream, p);
+}
+
+namespace {
+
+// How an item is cut, and how many blocks fill the card.
+struct ExpertCut {
+  int pairs, warps, shared, blocks;
+};
+
+// Fused: the two tiles of 32 hidden rows; otherwise as few pairs of tiles as give a block's warps about one unit each,
+// so that there are many items to share out. No more warps than the rounds of units need.
+ExpertCut expert_cut(const TileKernels& kernels, int index, const ExpertProduct& p) {
+  const int all_pairs = divide_up(p.tiles, 2);
+  ExpertCut cut{};
+  cut.pairs = p.fused ? 2 : std::min(all_pairs, divide_up(kMaxExpertWarps - 2, p.segments));
+  const int units = cut.pairs * p.segments, part = 2 * 2 * units * (1 << index) * 64;
+  cut.warps = divide_up(units, divide_up(units, kMaxExpertWarps));
+  cut.shared = cut.warps * p.warp_bytes + kernels.table_bytes + part;
+  int resident = 0;
+  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident,
+                                                           reinterpret_cast<const void*>(kernels.expert[index]),
+                                                           32 * (cut.warps + 1), static_cast<std::size_t>(cut.shared)));
+  CHECK(resident > 0, "{} columns: an item of {} bytes does not fit the shared memory", 32 * p.blocks, cut.shared);
+  cut.blocks = resident * processors();
+  return cut;
+}
+
+}  // namespace
+
+void launch_expert_product(DType type, ExpertProduct& p, int jobs, int rows, cudaStream_t stream) {
+  CHECK(rows >= 1 && rows <= kJobPairs, "{} rows of a job", rows);
+  const TileKernels& kernels = tile_kernels(type);
+  const int index = rows <= 2 ? rows - 1 : 2;
+  constexpr int kActivations[] = {kTileActivationBytes<1>, kTileActivationBytes<2>, kTileActivationBytes<4>};
+  p.warp_bytes = 2 * kernels.pitch + kActivations[index];
+  int device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  using Key = std::tuple<int, DType, int, int, int, bool>;
+  static std::mutex mutex;
+  static std::map<Key, ExpertCut> known;
+  const Key key{device, type, index, p.tiles, p.blocks, p.fused};
+  ExpertCut cut;
+  {
+    const std::lock_guard lock(mutex);
+    auto found = known.find(key);
+    if (found == known.end()) found = known.emplace(key, expert_cut(kernels, index, p)).first;
+    cut = found->second;
+  }
+  p.slots = 2 * cut.pairs;
+  p.groups = p.fused ? p.tiles / 2 : divide_up(p.tiles, p.slots);
+  const int blocks = std::min(cut.blocks, jobs * p.groups);
+  p.step_jobs = blocks / p.groups;
+  p.step_groups = blocks % p.groups;
+  launch_kernel(kernels.expert[index], static_cast<unsigned>(blocks), static_cast<unsigned>(32 * (cut.warps + 1)),
                 static_cast<std::size_t>(cut.shared), stream, p);
 }
 
@@ -202,7 +272,7 @@ void launch_tile_matmuls(const TileMatmul* products, std::size_t count, const De
     p.width = static_cast<int>(rows);
     p.y = products[0].y;
     p.y_stride = products[0].y_stride;
-    return launch_tile_product(first.type, p, 1, route, stream);
+    return launch_tile_product(first.type, p, route, stream);
   }
   std::size_t all_tiles = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -221,7 +291,7 @@ void launch_tile_matmuls(const TileMatmul* products, std::size_t count, const De
   }
   p.x = x;
   p.width = static_cast<int>(rows);
-  launch_tile_product(first.type, p, 1, route, stream);
+  launch_tile_product(first.type, p, route, stream);
 }
 
 }  // namespace tandem

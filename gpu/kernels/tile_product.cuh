@@ -1,6 +1,8 @@
-// Implements  the product with packed tiles (R3, R4), for dense matrices and for lists of experts, and the gate/up half
-//             of the expert FFN (R5) with the quantised hidden row.
-// When        every block-format matrix on the card; 1 to 8 activation rows at a time.
+// Implements  the product with packed tiles (R3, R4), and the gate/up half of the shared expert's FFN (R5) with the
+//             quantised hidden row.
+// When        every block-format matrix on the card that all rows use; 1 to 8 activation rows at a time. Lists of
+// experts:
+//             expert_product.cuh, with the same steps.
 // How         A warp owns one unit of a row's segments (256 columns each) in a block's tiles. Tiles and the activations
 //             of the unit stream through a ring in shared memory, private to the warp, by asynchronous copies of 16
 //             bytes, so that the bytes in flight do not depend on registers and no warp waits for another. The sums of
@@ -15,7 +17,6 @@
 // Measured    docs/decisions.md, 2026-11-30; bench_gpu_kernels.
 #pragma once
 
-#include "gpu/kernels/expert_jobs.h"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/quantize.cuh"
 #include "gpu/kernels/tile_common.cuh"
@@ -60,7 +61,7 @@ constexpr bool kNeedsSums = T::kOffset || T::kBias != 0;
 
 // Rows of the activations that a block works on.
 struct ActRows {
-  const std::int32_t* row;  // in shared memory
+  const std::int32_t* row;
   int count;
 };
 
@@ -82,17 +83,18 @@ struct Activations {
         s(reinterpret_cast<const std::int32_t*>(shared + V * kRowBytes)),
         d(reinterpret_cast<const float*>(shared + V * (kRowBytes + 4 * kSumWords))) {}
 
-  // Begins the copy of a segment of nb blocks.
-  static __device__ __forceinline__ void issue(std::uint8_t* shared, const TileProduct& p, const ActRows& rows,
-                                               int segment, int nb, int lane) {
-    const auto blocks = static_cast<std::size_t>(p.blocks), first = kSegmentBlocks * static_cast<std::size_t>(segment);
+  // Begins the copy of a segment of nb blocks of rows of x, which have `blocks_of_row`.
+  static __device__ __forceinline__ void issue(std::uint8_t* shared, const DeviceQuant& x, int blocks_of_row,
+                                               const ActRows& rows, int segment, int nb, int lane) {
+    const auto blocks = static_cast<std::size_t>(blocks_of_row);
+    const std::size_t first = kSegmentBlocks * static_cast<std::size_t>(segment);
     const int chunk = lane % 16, pair = lane / 16;
 #pragma unroll
     for (int r = 0; r < V; r += 2) {
       const int row = r + pair;
       if (row < rows.count && chunk < 2 * nb)
         copy_small<16>(shared + row * kRowBytes + 16 * chunk,
-                       p.x.q + 32 * (static_cast<std::size_t>(rows.row[row]) * blocks + first) + 16 * chunk);
+                       x.q + 32 * (static_cast<std::size_t>(rows.row[row]) * blocks + first) + 16 * chunk);
     }
     const int k = lane % kSegmentBlocks;
 #pragma unroll
@@ -100,9 +102,8 @@ struct Activations {
       const int row = r + lane / kSegmentBlocks;
       if (row >= rows.count || k >= nb) continue;
       const std::size_t at = static_cast<std::size_t>(rows.row[row]) * blocks + first + static_cast<std::size_t>(k);
-      if constexpr (kNeedsSums<T>)
-        copy_small<8>(shared + V * kRowBytes + 4 * (kSumWords * row + 2 * k), p.x.s + 2 * at);
-      copy_small<4>(shared + V * (kRowBytes + 4 * kSumWords) + 4 * (kScaleWords * row + k), p.x.d + at);
+      if constexpr (kNeedsSums<T>) copy_small<8>(shared + V * kRowBytes + 4 * (kSumWords * row + 2 * k), x.s + 2 * at);
+      copy_small<4>(shared + V * (kRowBytes + 4 * kSumWords) + 4 * (kScaleWords * row + k), x.d + at);
     }
   }
 
@@ -136,16 +137,17 @@ __device__ __forceinline__ int pick(IntPair v, int odd) {
   return odd != 0 ? v.y : v.x;
 }
 
-// dp4a: lane r of a half warp has row r of the half warp's own segment. result[V][16] in shared memory; null: none.
+// dp4a: lane r of a half warp has row r of the half warp's own segment of nb blocks; the longer one of the two has
+// `most`. 1 <= `count` <= V activation rows. result[count][16] in shared memory; null: none.
 template <class T, int V>
 __device__ __forceinline__ void segment_dot(const std::uint8_t* segment, int nb, int most, const Activations<T, V>& x,
-                                            const std::uint32_t* table, int r, float* result) {
+                                            int count, const std::uint32_t* table, int r, float* result) {
   const OneRow l{r};
   const typename T::Head head(segment, nb, l);
   float acc[V] = {};
 #pragma unroll kDotUnroll
   for (int k = 0; k < kSegmentBlocks; ++k) {
-    if (T::kBlockCols < 256 && k >= most) break;  // of the longer segment of the two
+    if (T::kBlockCols < 256 && k >= most) break;
     std::uint32_t c[8];
     T::row_codes(T::block(segment, nb, k), r, table, c);
     float m[2] = {1.0F, 1.0F};
@@ -156,6 +158,7 @@ __device__ __forceinline__ void segment_dot(const std::uint8_t* segment, int nb,
     const float d = T::d(head, segment, nb, k, l).x;
 #pragma unroll
     for (int i = 0; i < V; ++i) {
+      if (i > 0 && i >= count) break;
       IntPair s{0, 0};
       if constexpr (kNeedsSums<T>) s = x.sums(i, k);
       const uint4 first = x.half_block(i, k, 0), second = x.half_block(i, k, 1);
@@ -183,7 +186,8 @@ __device__ __forceinline__ void segment_dot(const std::uint8_t* segment, int nb,
   }
   if (result == nullptr) return;
 #pragma unroll
-  for (int i = 0; i < V; ++i) result[kRows * i + r] = acc[i];
+  for (int i = 0; i < V; ++i)
+    if (i == 0 || i < count) result[kRows * i + r] = acc[i];
 }
 
 // mma. result[V][16] in shared memory.
@@ -328,6 +332,24 @@ struct Cursor {
   int unit, slot, buffer;  // buffer: of the segment's activations
 };
 
+// The hidden values of a block of 32, one per lane, quantised: to block `block` of row `row` of P's hidden rows.
+template <class P>
+__device__ __forceinline__ void hidden_block(const P& p, float gate, float up, int row, int block, int lane) {
+  const float hidden = silu_c(gate) * up;
+  float amax = fabsf(hidden);
+  for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
+  const BlockScale scale = block_scale(amax);
+  const int q = __float2int_rn(hidden * scale.inverse);
+  int sum = q;
+  for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
+  const std::size_t at =
+      static_cast<std::size_t>(row) * static_cast<std::size_t>(p.rows / 32) + static_cast<std::size_t>(block);
+  p.hidden_q[32 * at + lane] = static_cast<std::int8_t>(q);
+  if (lane == 0) p.hidden_d[at] = scale.d;
+  if (lane % kRows == 0) p.hidden_s[2 * at + lane / kRows] = sum;
+  if (!is_finite(hidden)) p.bad[row] = 1;
+}
+
 // A result row that a hidden overflow has spoilt.
 __device__ __forceinline__ float not_a_number() {
   return __uint_as_float(0x7FC00000U);
@@ -335,7 +357,7 @@ __device__ __forceinline__ float not_a_number() {
 
 // The matrix that a block works on.
 struct Matrix {
-  const std::uint8_t* data;  // null: in a blob
+  const std::uint8_t* data;
   float scale;
   int rows, tiles;
   float* y;
@@ -343,8 +365,8 @@ struct Matrix {
 };
 
 template <class T, int V>
-__device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const std::uint8_t* blob, int expert,
-                                    int count, int tile0, const std::int32_t* act_row, const std::int32_t* out_row) {
+__device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, int count, int tile0, int first_row,
+                                    const std::int32_t* act_row) {
   constexpr int kTogether = kSegmentsTogether<V>;  // segments of a unit: neighbours in memory
   constexpr int kStages = kTileStages<kTogether * T::bytes(kSegmentBlocks)>;
   using Acts = Activations<T, V>;
@@ -378,9 +400,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
     const int first = kTogether * c.unit, segments = min(kTogether, p.segments - first);
     const int bytes = (segments - 1) * T::bytes(kSegmentBlocks) + T::bytes(blocks_of(first + segments - 1));
     const int matrix = p.fused ? c.slot >> 1 : 0, tile = p.fused ? tile0 + (c.slot & 1) : tile0 + c.slot;
-    const std::uint8_t* const data = matrix == 0 ? m.data : p.data[1];
-    const std::uint8_t* from = (data != nullptr ? data : blob + p.offset[matrix]) +
-                               static_cast<std::size_t>(tile) * p.tile_bytes +
+    const std::uint8_t* from = (matrix == 0 ? m.data : p.data[1]) + static_cast<std::size_t>(tile) * p.tile_bytes +
                                static_cast<std::size_t>(first) * T::bytes(kSegmentBlocks);
     std::uint8_t* to = ring + stage * p.stage_bytes;
     for (int i = 16 * lane; i < bytes; i += 16 * 32) copy16(to + i, from + i);
@@ -389,7 +409,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
     if (c.slot != slot0) return;
     const int first = kTogether * c.unit, segments = min(kTogether, p.segments - first);
     for (int i = 0; i < segments; ++i)
-      Acts::issue(acts + (kTogether * c.buffer + i) * Acts::kBytes, p, {act_row, count}, first + i,
+      Acts::issue(acts + (kTogether * c.buffer + i) * Acts::kBytes, p.x, p.blocks, {act_row, count}, first + i,
                   blocks_of(first + i), lane);
   };
 
@@ -398,7 +418,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
   const bool deep = slots - slot0 > (kStages - 2) * p.groups;
   const int stages = deep ? p.stages : min(p.stages, 2);
   Cursor ahead{unit0, slot0, 0};
-  if (kEarlyStarts && p.jobs == nullptr) {
+  if (kEarlyStarts) {
     // Tiles are on their way before the activations are there. They count as part of the first group of copies.
     Cursor tile = ahead;
     for (int i = 0; i < stages && valid(tile); ++i, advance(tile)) issue_tile(tile, i);
@@ -406,7 +426,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
   }
   for (int i = 0; i < stages; ++i) {
     if (valid(ahead)) {
-      if (!kEarlyStarts || p.jobs != nullptr) issue_tile(ahead, i);
+      if (!kEarlyStarts) issue_tile(ahead, i);
       issue_activations(ahead);
       advance(ahead);
     }
@@ -427,7 +447,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
       // The second half warp has the next segment; where there is none it repeats the first.
       const int half = lane / kRows, own = first + half < p.segments ? half : 0;
       const Acts x(acts + (kTogether * c.buffer + own) * Acts::kBytes);
-      segment_dot<T, V>(segment + own * T::bytes(kSegmentBlocks), blocks_of(first + own), blocks_of(first), x, table,
+      segment_dot<T, V>(segment + own * T::bytes(kSegmentBlocks), blocks_of(first + own), blocks_of(first), x, V, table,
                         lane % kRows, own == half ? result + half * (V * kRows) : nullptr);
     } else {
       segment_mma<T, V>(segment, blocks_of(first), Acts(acts + c.buffer * Acts::kBytes), table, lane, result);
@@ -446,9 +466,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
 
   const auto product = [&](int slot, int i, int row, int matrix) {
     const float* first = part + slot * p.segments * (V * kRows) + kRows * i + row;
-    float scale = matrix == 0 ? m.scale : p.scale[1];
-    if (p.expert_scale[matrix] != nullptr) scale = scale * p.expert_scale[matrix][expert];
-    return tree_over(first, V * kRows, p.segments, p.padded_segments) * scale;
+    return tree_over(first, V * kRows, p.segments, p.padded_segments) * (matrix == 0 ? m.scale : p.scale[1]);
   };
   if (!p.fused) {
     const int row = static_cast<int>(threadIdx.x) % kRows;
@@ -457,54 +475,27 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, const
       const int y_col = kRows * (tile0 + slot) + row;
       if (y_col >= m.rows) continue;
       float y = product(slot, n, row, 0);
-      if (p.bad != nullptr && p.bad[out_row[n]] != 0) y = not_a_number();
-      m.y[static_cast<std::size_t>(out_row[n]) * m.y_stride + static_cast<std::size_t>(y_col)] = y;
+      if (p.bad != nullptr && p.bad[first_row + n] != 0) y = not_a_number();
+      m.y[static_cast<std::size_t>(first_row + n) * m.y_stride + static_cast<std::size_t>(y_col)] = y;
     }
     return;
   }
-  // Gate and up of 32 rows: the hidden values of one block, quantised on the spot.
-  for (int n = warp; n < count; n += warps) {
-    const float gate = product(lane / kRows, n, lane % kRows, 0), up = product(2 + lane / kRows, n, lane % kRows, 1);
-    const float hidden = silu_c(gate) * up;
-    float amax = fabsf(hidden);
-    for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
-    const BlockScale scale = block_scale(amax);
-    const int q = __float2int_rn(hidden * scale.inverse);
-    int sum = q;
-    for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-    const auto block = static_cast<std::size_t>(out_row[n]) * static_cast<std::size_t>(p.rows / 32) +
-                       static_cast<std::size_t>(tile0 / 2);
-    p.hidden_q[32 * block + lane] = static_cast<std::int8_t>(q);
-    if (lane == 0) p.hidden_d[block] = scale.d;
-    if (lane % kRows == 0) p.hidden_s[2 * block + lane / kRows] = sum;
-    if (!is_finite(hidden)) p.bad[out_row[n]] = 1;
-  }
+  for (int n = warp; n < count; n += warps)
+    hidden_block(p, product(lane / kRows, n, lane % kRows, 0), product(2 + lane / kRows, n, lane % kRows, 1),
+                 first_row + n, tile0 / 2, lane);
 }
 
 template <class T, int V>
 __global__ void __launch_bounds__(kMaxTileThreads, 1) tile_product_kernel(const TileProduct p) {
-  if (p.jobs != nullptr) begin_kernel();  // the list says what to read; otherwise see run()
-  __shared__ std::int32_t act_row[8], out_row[8];
-  const std::uint8_t* blob = nullptr;
-  int expert = 0, count = p.width, tile_group = static_cast<int>(blockIdx.x), first = 0;
-  const ExpertJob* job = nullptr;
-  if (p.jobs != nullptr) {
-    if (static_cast<int>(blockIdx.y) >= *p.job_count) return;
-    job = p.jobs + blockIdx.y;
-    blob = job->blob;
-    expert = job->expert;
-    count = job->count;
-  } else if (count > V) {  // groups of rows side by side, so that the second one finds the tiles in the L2 cache
+  __shared__ std::int32_t act_row[8];
+  int count = p.width, tile_group = static_cast<int>(blockIdx.x), first = 0;
+  if (count > V) {  // groups of rows side by side, so that the second one finds the tiles in the L2 cache
     const int row_groups = (count + V - 1) / V;
     tile_group /= row_groups;
     first = (static_cast<int>(blockIdx.x) - tile_group * row_groups) * V;
     count = min(V, count - first);
   }
-  if (static_cast<int>(threadIdx.x) < count) {
-    const int i = static_cast<int>(threadIdx.x);
-    out_row[i] = job != nullptr ? job->pair[i] : first + i;
-    act_row[i] = job != nullptr && !p.by_pair ? job->row[i] : out_row[i];
-  }
+  if (static_cast<int>(threadIdx.x) < count) act_row[threadIdx.x] = first + static_cast<int>(threadIdx.x);
   __syncthreads();
   Matrix m{p.data[0], p.scale[0], p.rows, p.tiles, p.y, p.y_stride};
   if (p.parts > 0) {
@@ -516,19 +507,9 @@ __global__ void __launch_bounds__(kMaxTileThreads, 1) tile_product_kernel(const 
   }
   const int tile0 = tile_group * (p.fused ? 2 : p.slots);
   if constexpr (V == 8) {
-    if (count <= 4) return run<T, 4>(p, m, blob, expert, count, tile0, act_row, out_row);
+    if (count <= 4) return run<T, 4>(p, m, count, tile0, first, act_row);
   }
-  run<T, V>(p, m, blob, expert, count, tile0, act_row, out_row);
-}
-
-template <class T>
-constexpr TileKernels tile_kernels_of() {
-  constexpr int kBytes = T::bytes(kSegmentBlocks);
-  return {
-      {&tile_product_kernel<T, 1>, &tile_product_kernel<T, 2>, &tile_product_kernel<T, 4>, &tile_product_kernel<T, 8>},
-      &T::bytes,
-      {kTileStages<2 * kBytes>, kTileStages<2 * kBytes>, kTileStages<kBytes>, kTileStages<kBytes>},
-      4 * T::kTable};
+  run<T, V>(p, m, count, tile0, first, act_row);
 }
 
 }  // namespace
