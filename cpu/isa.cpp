@@ -27,6 +27,7 @@ bool cpu_has(std::string_view feature) {
   if (feature == "avx512dq") return __builtin_cpu_supports("avx512dq") != 0;
   if (feature == "avx512vnni") return __builtin_cpu_supports("avx512vnni") != 0;
   if (feature == "avx512vbmi") return __builtin_cpu_supports("avx512vbmi") != 0;
+  if (feature == "gfni") return (cpuid(7, 0).ecx & (1U << 8)) != 0;  // on registers that others have asked for
   // clang 14 has no names for these two. Both work on AVX registers, which "avx" and "avx2" have asked the system for.
   if (feature == "f16c") return __builtin_cpu_supports("avx") != 0 && (cpuid(1, 0).ecx & (1U << 29)) != 0;
   CHECK(feature == "avxvnni", "{}", feature);

@@ -16,8 +16,6 @@ template <typename Entry, std::size_t count>
 void fill(const IqGrid<Entry, count>& grid, const LatticeDigits& lattice, int unit, int offset,
           LatticeTable<Entry, count>& table) {
   const int digit_count = lattice.bits == 2 ? 3 : 8;
-  const int stride = lattice.bits == 2 ? 2 : 4;                        // bits from digit to digit
-  const std::size_t per_plane = static_cast<std::size_t>(8 / stride);  // digits in a byte
   for (std::size_t e = 0; e < count; ++e) {
     std::int8_t values[sizeof(Entry)], codes[sizeof(Entry)];
     __builtin_memcpy(values, &grid.entry[e], sizeof(Entry));
@@ -28,8 +26,9 @@ void fill(const IqGrid<Entry, count>& grid, const LatticeDigits& lattice, int un
       while (digit < digit_count && lattice.codes[digit] != code) ++digit;
       CHECK(digit < digit_count, "entry {} of a lattice has the value {}", e, values[j]);
       codes[j] = static_cast<std::int8_t>(code);
-      std::uint8_t& byte = table.digits[j / per_plane][e];
-      byte = static_cast<std::uint8_t>(byte | digit << (static_cast<std::size_t>(stride) * (j % per_plane)));
+      const std::size_t plane = lattice.bits == 2 ? j / 4 : j % 2, place = lattice.bits == 2 ? j % 4 : j / 2;
+      std::uint8_t& byte = table.digits[plane][e];
+      byte = static_cast<std::uint8_t>(byte | digit << (static_cast<std::size_t>(lattice.bits) * place));
     }
     __builtin_memcpy(&table.codes[e], codes, sizeof(Entry));
   }

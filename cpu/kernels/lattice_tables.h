@@ -16,7 +16,7 @@ struct LatticeDigits {
 inline constexpr LatticeDigits kIq2Digits{43, 2, {43 + 8, 43 + 25, 43 + 43, 0, 0, 0, 0, 0}};
 inline constexpr LatticeDigits kIq3XxsDigits{
     62, 3, {62 + 4, 62 + 12, 62 + 20, 62 + 28, 62 + 36, 62 + 44, 62 + 52, 62 + 62}};
-inline constexpr LatticeDigits kIq3SDigits{15, 3, {15 + 1, 15 + 3, 15 + 5, 15 + 7, 15 + 9, 15 + 11, 15 + 13, 15 + 15}};
+inline constexpr LatticeDigits kIq3SDigits{16, 3, {16 + 1, 16 + 3, 16 + 5, 16 + 7, 16 + 9, 16 + 11, 16 + 13, 16 + 15}};
 // 8 g + 1 for g = -1, 0, 1; the reading with -1 in its place is two less.
 inline constexpr LatticeDigits kIq1Digits{9, 2, {9 - 8 + 1, 9 + 1, 9 + 8 + 1, 0, 0, 0, 0, 0}};
 
@@ -24,7 +24,8 @@ inline constexpr LatticeDigits kIq1Digits{9, 2, {9 - 8 + 1, 9 + 1, 9 + 8 + 1, 0,
 template <typename Entry, std::size_t count>
 struct LatticeTable {
   static constexpr std::size_t kCount = count;
-  // Two bytes of digits per entry, apart: four digits of two bits, or two digits of three bits in a nibble each.
+  // Two bytes of digits per entry, apart: four digits of two bits, columns 0 to 3 and 4 to 7; or two digits of three
+  // bits, columns 0 and 2, and 1 and 3.
   alignas(64) std::uint8_t digits[2][count];
   Entry codes[count];
 };

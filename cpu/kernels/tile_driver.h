@@ -3,10 +3,15 @@
 // A type is a struct with
 //   kHalves   1: one multiplier per block; 2: one per 16 columns
 //   kSigned   codes() yields Isa::from_signed form (|c| up to 128); otherwise unsigned codes u = c + kBias, u <=
-//   kMaxCode kMultiplier, kOffset   whether m() and e(), n() are used bytes(nb)              bytes of a segment of nb
-//   blocks Segment(p, nb)         pointers (and what is worth decoding once) of a segment codes(segment, b, out) the
-//   eight code vectors of block b: out[g] holds columns 4g .. 4g+3 of the 16 rows d(segment, b)          block scale;
-//   m(segment, b, half); e(segment, b); n(segment, b, half), all 16-lane floats
+//             kMaxCode
+//   kMultiplier, kOffset   whether m() and e(), n() are used
+//   bytes(nb)              bytes of a segment of nb blocks
+//   Segment(p, nb)         pointers (and what is worth decoding once) of a segment
+//   codes(segment, b, out) the eight code vectors of block b: out[g] holds columns 4g .. 4g+3 of the 16 rows
+//   d(segment, b)          block scale; m(segment, b, half); e(segment, b); n(segment, b, half), all 16-lane floats
+//   reorder(q, out)        only if out[g] of codes() holds other columns: brings the 256 activations of a segment into
+//                          the order in which vectors g = 0 .. 7 of each block meet them. Sums are integers, so the
+//                          order changes nothing; both halves of 16 columns stay apart where kHalves is 2.
 // The integers P and R of R3 stay below 2^24 for every type, so products and sums of them in float are exact, and the
 // result is the one of integer arithmetic. (They are formed as fma onto +0, since an integer zero is never -0.)
 #pragma once
@@ -87,6 +92,27 @@ inline I start_value(std::int32_t sum) {
   return kBias == 0 ? Isa::zero() : Isa::set1(-kBias * sum);
 }
 
+// A segment of W activation rows in a type's own order of columns, and the start values of its products. Made once per
+// segment: it is a permute for 64 columns, where a type that decodes in the rows' order needs some 16 shuffles a block.
+template <class Type>
+inline constexpr bool kReorders = requires {
+  &Type::reorder;
+};
+template <class Type, std::size_t W, bool Reorders = kReorders<Type>>
+struct Reordered {};
+template <class Type, std::size_t W>
+struct Reordered<Type, W, true> {
+  static constexpr std::size_t kStarts = kSegment / 32 * Type::kHalves;
+  alignas(64) std::int8_t q[W][kSegment];
+  alignas(64) std::int32_t start[W][kStarts];
+
+  void set(std::size_t t, const std::int8_t* from, const std::int32_t* s) {
+    Type::reorder(from, q[t]);
+    for (std::size_t i = 0; i < kStarts; ++i)
+      start[t][i] = -Type::kBias * (Type::kHalves == 1 ? s[2 * i] + s[2 * i + 1] : s[i]);
+  }
+};
+
 // One tile, W jobs.
 template <class Type, std::size_t W>
 void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, std::size_t rows, float scale) {
@@ -102,6 +128,7 @@ void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, 
     row_d[t] = jobs[t].d;
   }
   const std::size_t blocks = cols / 32;
+  Reordered<Type, W> own;
   for (std::size_t first = 0; first < blocks; first += kBlocks) {
     const std::size_t nb = std::min(kBlocks, blocks - first);
     const typename Type::Segment segment(tile, nb);
@@ -110,6 +137,8 @@ void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, 
     for (std::size_t at = 0; at < Type::bytes(nb); at += 64) __builtin_prefetch(tile + 4096 + at, 0, 3);
     F acc[W];
     for (std::size_t t = 0; t < W; ++t) acc[t] = Isa::fzero();
+    if constexpr (kReorders<Type>)
+      for (std::size_t t = 0; t < W; ++t) own.set(t, row_q[t] + 32 * first, row_s[t] + 2 * first);
     for (std::size_t b = 0; b < nb; ++b) {
       I codes[8];
       Type::codes(segment, b, codes);
@@ -119,14 +148,21 @@ void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, 
       for (std::size_t t = 0; t < W; ++t) {
         const std::int8_t* a = row_q[t] + at_q;
         const std::int32_t* s = row_s[t] + at_s;
+        const auto start = [&](int i) __attribute__((always_inline)) {
+          if constexpr (kReorders<Type>)
+            return Isa::set1(own.start[t][Type::kHalves * b + static_cast<std::size_t>(i)]);
+          else
+            return start_value<Type>(Type::kHalves == 1 ? s[0] + s[1] : s[i]);
+        };
+        if constexpr (kReorders<Type>) a = own.q[t] + 32 * b;
         const float da = row_d[t][at_d];
         F p;
         if constexpr (Type::kHalves == 1) {
-          p = Isa::to_float(dot_codes<Type>(start_value<Type>(s[0] + s[1]), codes, 8, a));
+          p = Isa::to_float(dot_codes<Type>(start(0), codes, 8, a));
           if constexpr (Type::kMultiplier) p = Isa::fma(p, Type::m(segment, b, 0), Isa::fzero());
         } else {
-          const F low = Isa::to_float(dot_codes<Type>(start_value<Type>(s[0]), codes, 4, a));
-          const F high = Isa::to_float(dot_codes<Type>(start_value<Type>(s[1]), codes + 4, 4, a + 16));
+          const F low = Isa::to_float(dot_codes<Type>(start(0), codes, 4, a));
+          const F high = Isa::to_float(dot_codes<Type>(start(1), codes + 4, 4, a + 16));
           p = Isa::fma(high, Type::m(segment, b, 1), Isa::fma(low, Type::m(segment, b, 0), Isa::fzero()));
         }
         acc[t] = Isa::fma(Isa::mul(d, Isa::fset1(da)), p, acc[t]);

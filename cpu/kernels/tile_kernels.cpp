@@ -9,7 +9,7 @@ TileFunction tile_function_scalar(DType type);
 TileFunction tile_function_avx2(DType type);
 TileFunction tile_function_avxvnni(DType type);
 TileFunction tile_function_avx512(DType type);
-TileFunction tile_function_avx512_lattice(DType type);  // needs VBMI
+TileFunction tile_function_avx512_lattice(DType type);  // needs VBMI and GFNI
 
 std::string_view tile_isa_name(TileIsa isa) {
   constexpr std::string_view kNames[] = {"scalar", "avx2", "avxvnni", "avx512"};
@@ -56,9 +56,10 @@ TileFunction tile_function(TileIsa isa, DType type) {
     case TileIsa::kAvx512Vnni: {
       const TileFunction function = tile_function_avx512(type);
       if (function != nullptr) return function;
-      // The first processors with AVX-512 VNNI lack the byte permutes that the lattice types look points up with.
+      // The first processors with AVX-512 VNNI lack the byte permutes that the lattice types look points up with, and
+      // the affine instruction that turns their signs.
       __builtin_cpu_init();
-      return cpu_has("avx512vbmi") ? tile_function_avx512_lattice(type) : tile_function_avx2(type);
+      return cpu_has("avx512vbmi") && cpu_has("gfni") ? tile_function_avx512_lattice(type) : tile_function_avx2(type);
     }
   }
   return nullptr;

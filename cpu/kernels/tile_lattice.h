@@ -1,9 +1,10 @@
 // Implements  the tile kernels of IQ2_XXS, IQ2_XS, IQ2_S, IQ3_XXS, IQ3_S, IQ1_S, IQ1_M (docs/numerics.md R3).
 // When        any width; K a multiple of 256.
 // How         tile_driver.h says what a type provides, docs/formats.md where its fields lie, tile_lattice_codes.h how
-//             points are looked up. Codes are biased so that they are unsigned and a sign is one masked subtraction.
-// Measured    one core, 4.1 GHz Zen 5, w = 1, cold memory: AVX-512 16 to 21 GB/s (IQ2, IQ3) and 7 GB/s (IQ1); AVX2 5.2
-//             to 6.6 and 4.1 GB/s (before points were blended: docs/performance.md).
+//             points are looked up and signed. Codes are biased so that they are unsigned with either sign. On AVX-512
+//             codes stay where they were looked up, one column of four points to a vector, and activations are brought
+//             into that order.
+// Measured    see "Static counts" of docs/performance.md: cycles of a block, counted and measured.
 #pragma once
 
 #include "cpu/kernels/tile_lattice_codes.h"
@@ -13,37 +14,6 @@ namespace {
 
 // ---- parts of a block -----------------------------------------------------------------------------------------------
 
-// Of a lane below 256: bits 2i and 2i+1 to byte i; of a lane below 16: bit i to byte i.
-TANDEM_LATTICE_INLINE I spread_pairs(I x) {
-  x = Isa::bit_or(x, Isa::left<6>(x));
-  x = Isa::bit_or(x, Isa::left<12>(x));
-  return Isa::bit_and(x, Isa::set1(0x03030303));
-}
-TANDEM_LATTICE_INLINE I spread_bits(I x) {
-  x = Isa::bit_or(x, Isa::left<7>(x));
-  x = Isa::bit_or(x, Isa::left<14>(x));
-  return Isa::bit_and(x, Isa::set1(0x01010101));
-}
-
-// In the sign plane of IQ2_XXS, IQ2_XS and IQ3_XXS bits 1, 3, 5, 7 of a row's last byte are something else; the signs
-// that belong there make the number of signs in an octet (bits 2o and 2o+1 of all four bytes) even.
-inline constexpr std::int32_t kImplied = static_cast<std::int32_t>(0xAA000000U);
-TANDEM_LATTICE_INLINE I complete_signs(I plane) {
-  const I given = Isa::bit_and(plane, Isa::set1(~kImplied));
-  I odd = bit_xor(given, Isa::left<16>(given));
-  odd = bit_xor(odd, Isa::left<8>(odd));
-  odd = bit_xor(odd, Isa::left<1>(odd));
-  return Isa::bit_or(given, Isa::bit_and(odd, Isa::set1(kImplied)));
-}
-// The odd multiplier 2 s + 1 of a 4-bit scale s that has those places.
-TANDEM_LATTICE_INLINE F multiplier_of_plane(const std::uint8_t* plane) {
-  alignas(16) static constexpr std::int8_t kLow[16] = {0, 0, 2, 2, 0, 0, 2, 2, 4, 4, 6, 6, 4, 4, 6, 6};
-  alignas(16) static constexpr std::int8_t kHigh[16] = {0, 0, 8, 8, 0, 0, 8, 8, 16, 16, 24, 24, 16, 16, 24, 24};
-  const I x = Isa::load(plane);
-  const I low = Isa::lookup(Isa::table16(kLow), Isa::bit_and(Isa::right<24>(x), Isa::set1(15)));
-  const I high = Isa::lookup(Isa::table16(kHigh), Isa::right<28>(x));
-  return Isa::to_float(Isa::bit_or(Isa::bit_or(low, high), Isa::set1(1)));
-}
 // 2 s + 1 of the low or high nibbles s of 16 bytes.
 TANDEM_LATTICE_INLINE F multiplier_of_nibble(const std::uint8_t* p, bool high) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -58,17 +28,6 @@ TANDEM_LATTICE_INLINE F multiplier_of_word(const std::uint8_t* p, int shift) {
   const __m128i b = _mm_and_si128(_mm_srl_epi16(_mm_loadu_si128(at + 1), places), seven);
   const __m128i s = _mm_packus_epi16(a, b);
   return Isa::u8(_mm_or_si128(_mm_add_epi8(s, s), _mm_set1_epi8(1)));
-}
-
-TANDEM_LATTICE_INLINE void apply_signs(I signs, int bias, I* out) {
-  out[0] = negate<0>(out[0], bias, signs);
-  out[1] = negate<1>(out[1], bias, signs);
-  out[2] = negate<2>(out[2], bias, signs);
-  out[3] = negate<3>(out[3], bias, signs);
-  out[4] = negate<4>(out[4], bias, signs);
-  out[5] = negate<5>(out[5], bias, signs);
-  out[6] = negate<6>(out[6], bias, signs);
-  out[7] = negate<7>(out[7], bias, signs);
 }
 
 // ---- types ----------------------------------------------------------------------------------------------------------
@@ -94,18 +53,17 @@ struct LatticeType {
   static const std::uint8_t* block(const Segment& s, std::size_t b) { return s.blocks + BlockBytes * b; }
 };
 
-struct TileIQ2_XXS : LatticeType<kIq2Digits, 1, 8, 32, 128> {
+struct TileIQ2_XXS : LatticeType<kIq2Digits, 1, 8, 32, 128>, OctetReorder<1> {
   static F m(const Segment& s, std::size_t b, int) { return multiplier_of_plane(block(s, b) + 64); }
   static TANDEM_LATTICE_INLINE void codes(const Segment& s, std::size_t b, I* out) {
     const std::uint8_t* p = block(s, b);
-    octet_codes<kIq2Digits>(s.tables.iq2_xxs, p, Isa::zero(), out);
-    apply_signs(complete_signs(Isa::load(p + 64)), kBias, out);
+    signed_octets<kIq2Digits, 1>(s.tables.iq2_xxs, p, no_high(), completed_signs(p + 64), out);
   }
 };
 
 // Two multipliers per block, in the nibbles of a scale byte.
 template <std::size_t BlockBytes>
-struct NibbleScaled : LatticeType<kIq2Digits, 2, 8, 32 + 128, BlockBytes> {
+struct NibbleScaled : LatticeType<kIq2Digits, 2, 8, 32 + 128, BlockBytes>, OctetReorder<2> {
   using Base = LatticeType<kIq2Digits, 2, 8, 32 + 128, BlockBytes>;
   static F m(const typename Base::Segment& s, std::size_t b, int half) {
     return multiplier_of_nibble(s.scales + 16 * b, half == 1);
@@ -114,38 +72,28 @@ struct NibbleScaled : LatticeType<kIq2Digits, 2, 8, 32 + 128, BlockBytes> {
 struct TileIQ2_XS : NibbleScaled<128> {
   static TANDEM_LATTICE_INLINE void codes(const Segment& s, std::size_t b, I* out) {
     const std::uint8_t* p = block(s, b);
-    const I plane = Isa::load(p + 64);
-    // Bit 8 of the indices, at bits 25, 27, 29, 31 of a lane.
-    const I high = Isa::bit_and(spread_pairs(Isa::right<25>(plane)), Isa::set1(0x01010101));
-    octet_codes<kIq2Digits>(s.tables.iq2_xs, p, high, out);
-    apply_signs(complete_signs(plane), kBias, out);
+    signed_octets<kIq2Digits, 2>(s.tables.iq2_xs, p, high_in_signs(p + 64), completed_signs(p + 64), out);
   }
 };
 struct TileIQ2_S : NibbleScaled<144> {
   static TANDEM_LATTICE_INLINE void codes(const Segment& s, std::size_t b, I* out) {
     const std::uint8_t* p = block(s, b);
-    octet_codes<kIq2Digits>(s.tables.iq2_s, p, spread_pairs(widen8(p + 128)), out);
-    apply_signs(Isa::load(p + 64), kBias, out);
+    signed_octets<kIq2Digits, 2>(s.tables.iq2_s, p, high_pairs(p + 128), given_signs(p + 64), out);
   }
 };
 
-struct TileIQ3_XXS : LatticeType<kIq3XxsDigits, 1, 4, 32, 192> {
+struct TileIQ3_XXS : LatticeType<kIq3XxsDigits, 1, 4, 32, 192>, QuadReorder {
   static F m(const Segment& s, std::size_t b, int) { return multiplier_of_plane(block(s, b) + 128); }
   static TANDEM_LATTICE_INLINE void codes(const Segment& s, std::size_t b, I* out) {
     const std::uint8_t* p = block(s, b);
-    quad_codes<kIq3XxsDigits>(s.tables.iq3_xxs, p, Isa::zero(), out);
-    quad_codes<kIq3XxsDigits>(s.tables.iq3_xxs, p + 64, Isa::zero(), out + 4);
-    apply_signs(complete_signs(Isa::load(p + 128)), kBias, out);
+    signed_quads<kIq3XxsDigits>(s.tables.iq3_xxs, p, no_high(), completed_signs(p + 128), out);
   }
 };
-struct TileIQ3_S : LatticeType<kIq3SDigits, 1, 1, 32 + 64, 208> {
+struct TileIQ3_S : LatticeType<kIq3SDigits, 1, 1, 32 + 64, 208>, QuadReorder {
   static F m(const Segment& s, std::size_t b, int) { return multiplier_of_nibble(s.scales + 16 * (b / 2), b % 2 == 1); }
   static TANDEM_LATTICE_INLINE void codes(const Segment& s, std::size_t b, I* out) {
     const std::uint8_t* p = block(s, b);
-    const I high = widen8(p + 192);
-    quad_codes<kIq3SDigits>(s.tables.iq3_s, p, spread_bits(Isa::bit_and(high, Isa::set1(15))), out);
-    quad_codes<kIq3SDigits>(s.tables.iq3_s, p + 64, spread_bits(Isa::right<4>(high)), out + 4);
-    apply_signs(Isa::load(p + 128), kBias, out);
+    signed_quads<kIq3SDigits>(s.tables.iq3_s, p, high_bits(p + 192), given_signs(p + 128), out);
   }
 };
 

@@ -1,11 +1,17 @@
 // Lattice points to code vectors, in the instruction set of the including file. The functions, for one block of 32
 // columns of 16 rows:
 //   octet_codes(table, low, high, out)   points of 8 columns: index low[4 r + o] + 256 * byte o of lane r of `high`
-//   quad_codes(table, low, high, out)    points of 4 columns: index low[4 r + q] + 256 * byte q of lane r of `high`
-//   negate<G>(u, bias, signs)            2 * bias - u where bit G of a byte of the sign plane is set
 // out[g] has the biased codes of columns 4g .. 4g+3 of a row in the four bytes of its lane, all with plus signs.
-// `high` is not looked at when the table has 256 entries.
+// `high` is not looked at when the table has 256 entries. And the same with signs:
+//   signed_octets(table, low, high, signs, out)         points of 8 columns
+//   signed_quads(table, low, high, signs, out)          points of 4 columns: low[64 h + 4 r + q], quad 4h + q
+// where `high` is one of no_high(), high_in_signs(plane), high_pairs(bytes), high_bits(bytes), and `signs` is
+// given_signs(plane) or completed_signs(plane). On AVX-512 these leave codes in another order of columns; QuadReorder
+// and OctetReorder bring activations into it (tile_driver.h).
 #pragma once
+
+#include <initializer_list>
+#include <type_traits>
 
 #include "cpu/kernels/lattice_tables.h"
 #include "cpu/kernels/tile_driver.h"
@@ -36,33 +42,126 @@ TANDEM_LATTICE_INLINE I spread_byte(I x) {
                                                   0x04040404 + 0x01010101 * Byte, 0x01010101 * Byte));
 }
 
-template <int G>
-TANDEM_LATTICE_INLINE I negate(I u, int bias, I signs) {
-  const __mmask64 minus = _mm512_test_epi8_mask(signs, _mm512_set1_epi8(static_cast<char>(1 << G)));
-  return _mm512_mask_sub_epi8(u, minus, _mm512_set1_epi8(static_cast<char>(2 * bias)), u);
-}
-
-// 64 look-ups in `Count` bytes. A permute takes the seven low bits of an index, masks of the higher bits choose among
-// the permutes: selected[0] is bit 7.
+// What chooses among tables of 64 bytes, the most that one permute looks up: a mask per bit of the index from bit 6.
+struct Chosen {
+  __mmask64 bit6, bit7, both;
+  __mmask64 high[3];  // bits 8, 9, 10
+  TANDEM_LATTICE_INLINE explicit Chosen(__m512i low)
+      : bit6(_mm512_test_epi8_mask(low, _mm512_set1_epi8(0x40))),
+        bit7(_mm512_movepi8_mask(low)),
+        both(_kand_mask64(bit6, bit7)) {}
+};
+// 64 look-ups in `Count` bytes: a permute each 64 bytes, which takes the six low bits of an index. Masked permutes are
+// one operation where permutes of two tables are three (Golden Cove).
 template <std::size_t Count>
-TANDEM_LATTICE_INLINE __m512i look_up(const std::uint8_t* table, __m512i index, const __mmask64* selected) {
-  if constexpr (Count == 128) {
-    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+TANDEM_LATTICE_INLINE __m512i look_up(const std::uint8_t* table, __m512i index, const Chosen& chosen) {
+  if constexpr (Count == 256) {
+    __m512i out = _mm512_permutexvar_epi8(index, _mm512_load_si512(table));
+    out = _mm512_mask_permutexvar_epi8(out, chosen.bit6, index, _mm512_load_si512(table + 64));
+    out = _mm512_mask_permutexvar_epi8(out, chosen.bit7, index, _mm512_load_si512(table + 128));
+    return _mm512_mask_permutexvar_epi8(out, chosen.both, index, _mm512_load_si512(table + 192));
   } else {
-    constexpr int kLevel = Count == 256 ? 0 : Count == 512 ? 1 : Count == 1024 ? 2 : 3;
-    return _mm512_mask_blend_epi8(selected[kLevel], look_up<Count / 2>(table, index, selected),
-                                  look_up<Count / 2>(table + Count / 2, index, selected));
+    constexpr int kBit = Count == 512 ? 0 : Count == 1024 ? 1 : 2;
+    return _mm512_mask_blend_epi8(chosen.high[kBit], look_up<Count / 2>(table, index, chosen),
+                                  look_up<Count / 2>(table + Count / 2, index, chosen));
   }
 }
-template <class Table>
-TANDEM_LATTICE_INLINE void look_up_digits(const Table& table, __m512i low, I high, __m512i (&digits)[2]) {
-  __mmask64 selected[4];
-  selected[0] = _mm512_movepi8_mask(low);
-  for (int bit = 0; bit < 3; ++bit)
-    if (Table::kCount > (256U << bit))
-      selected[bit + 1] = _mm512_test_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(1 << bit)));
-  digits[0] = look_up<Table::kCount>(table.digits[0], low, selected);
-  digits[1] = look_up<Table::kCount>(table.digits[1], low, selected);
+
+// Masks of the bits 8 and 9 of a block's 64 indices.
+struct High {
+  __mmask64 bit[2];
+};
+TANDEM_LATTICE_INLINE High no_high() {
+  return {{0, 0}};
+}
+// Byte k of every qword of a mask of single bits.
+constexpr long long eight_bytes(std::initializer_list<int> bytes) {
+  unsigned long long all = 0;
+  int k = 0;
+  for (const int byte : bytes) all |= static_cast<unsigned long long>(byte) << (8 * k++);
+  return static_cast<long long>(all);
+}
+// Bit 8 of the index of octet o of a row in bit 2o + 1 of the last byte of its lane.
+TANDEM_LATTICE_INLINE High high_in_signs(const std::uint8_t* plane) {
+  const __m512i last = spread_byte<3>(_mm512_loadu_si512(plane));
+  return {{_mm512_test_epi8_mask(last, _mm512_set1_epi32(static_cast<int>(0x80200802U))), 0}};
+}
+// One byte of each row to the four bytes of its lane.
+TANDEM_LATTICE_INLINE __m512i row_bytes_spread(const std::uint8_t* p) {
+  const __m512i all = _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)));
+  const __m512i rows =
+      _mm512_setr_epi32(0, 0x01010101, 0x02020202, 0x03030303, 0x04040404, 0x05050505, 0x06060606, 0x07070707,
+                        0x08080808, 0x09090909, 0x0A0A0A0A, 0x0B0B0B0B, 0x0C0C0C0C, 0x0D0D0D0D, 0x0E0E0E0E, 0x0F0F0F0F);
+  return _mm512_shuffle_epi8(all, rows);
+}
+// Bits 8 and 9 of the index of octet o in bits 2o and 2o + 1 of a row's byte.
+TANDEM_LATTICE_INLINE High high_pairs(const std::uint8_t* p) {
+  const __m512i bytes = row_bytes_spread(p);
+  return {{_mm512_test_epi8_mask(bytes, _mm512_set1_epi32(0x40100401)),
+           _mm512_test_epi8_mask(bytes, _mm512_set1_epi32(static_cast<int>(0x80200802U)))}};
+}
+// Bit 8 of the index of quad q in bit q of a row's byte: of quads 0 to 3, and of 4 to 7.
+TANDEM_LATTICE_INLINE High high_bits(const std::uint8_t* p) {
+  const __m512i bytes = row_bytes_spread(p);
+  return {{_mm512_test_epi8_mask(bytes, _mm512_set1_epi32(0x08040201)),
+           _mm512_test_epi8_mask(bytes, _mm512_set1_epi32(static_cast<int>(0x80402010U)))}};
+}
+
+// A plane of signs turned on its side: a byte for each group g of four columns, of two rows each. Of byte g of a qword
+// bits 7, 6, 5, 4 are the signs of columns 4g .. 4g + 3 of the even row, bits 3, 2, 1, 0 of the odd one. The affine
+// instruction does it with the data as the matrix: bit i of its result is the parity of byte 7 - i of the matrix at the
+// places of a byte of the operand.
+using Signs = __m512i;
+TANDEM_LATTICE_INLINE Signs given_signs(const std::uint8_t* plane) {
+  const __m512i groups = _mm512_set1_epi64(eight_bytes({1, 2, 4, 8, 16, 32, 64, 128}));
+  return _mm512_gf2p8affine_epi64_epi8(groups, _mm512_loadu_si512(plane), 0);
+}
+// Where the last sign of an octet is not given, what stands in its place is made the parity of the other seven.
+TANDEM_LATTICE_INLINE Signs completed_signs(const std::uint8_t* plane) {
+  const __m512i octets = _mm512_set1_epi64(eight_bytes({0, 3, 0, 3 << 2, 0, 3 << 4, 0, 3 << 6}));
+  const __m512i columns = _mm512_gf2p8affine_epi64_epi8(octets, _mm512_loadu_si512(plane), 0);
+  const __m512i parity = _mm512_set1_epi64(eight_bytes({0, 0, 0, 0xF0, 0, 0, 0, 0x0F}));  // to bits 4 and 0
+  return bit_xor(given_signs(plane), _mm512_gf2p8affine_epi64_epi8(columns, parity, 0));
+}
+// The four signs of a group of columns, last column first, to bits At .. At + 3 of each byte; what is in the other bits
+// does not matter. Byte i of a row's lane gets group First + Step * i, of a lane of pairs First + Step * (i % 2) + i
+// / 2.
+template <int At, int First, int Step, bool Pairs>
+TANDEM_LATTICE_INLINE __m512i place_signs(Signs signs) {
+  unsigned long long from = 0;
+  for (int k = 0; k < 8; ++k) {
+    const int i = k % 4, group = Pairs ? First + Step * (i % 2) + i / 2 : First + Step * i;
+    from |= static_cast<unsigned long long>((8 * group + (k < 4 ? 4 : 0) - At) & 63) << (8 * k);
+  }
+  return _mm512_multishift_epi64_epi8(_mm512_set1_epi64(static_cast<long long>(from)), signs);
+}
+// The codes of the digit at bit DigitAt of an index of six bits, with the sign at bit SignAt.
+template <const LatticeDigits& Lattice, int DigitAt, int SignAt>
+struct alignas(64) SignedCodes {
+  std::uint8_t entry[64];
+  constexpr SignedCodes() : entry() {
+    for (int i = 0; i < 64; ++i) {
+      const int code = Lattice.codes[i >> DigitAt & ((1 << Lattice.bits) - 1)];
+      entry[i] = static_cast<std::uint8_t>((i >> SignAt & 1) != 0 ? 2 * Lattice.bias - code : code);
+    }
+  }
+};
+// Digits where Keep has ones, signs elsewhere; then the code.
+template <const LatticeDigits& Lattice, int DigitAt, int SignAt>
+TANDEM_LATTICE_INLINE __m512i signed_codes(__m512i digits, __m512i signs) {
+  const __m512i keep = _mm512_set1_epi8(static_cast<char>(((1 << Lattice.bits) - 1) << DigitAt));
+  const __m512i index = _mm512_ternarylogic_epi32(keep, digits, signs, 0xCA);
+  if constexpr (Lattice.bias == 16) {
+    // 16 + (2 digit + 1) and 16 - (2 digit + 1) are bits: 1 ddd 1 and 0 ~d~d~d 1. The affine instruction makes them on
+    // the port that permutes do not use (Golden Cove).
+    constexpr int kSign = 1 << SignAt, kDigit = 1 << DigitAt;
+    const __m512i matrix =
+        _mm512_set1_epi64(eight_bytes({0, 0, 0, kSign, kDigit << 2 | kSign, kDigit << 1 | kSign, kDigit | kSign, 0}));
+    return _mm512_gf2p8affine_epi64_epi8(index, matrix, 0x11);
+  } else {
+    static constexpr SignedCodes<Lattice, DigitAt, SignAt> kCodes;
+    return _mm512_permutexvar_epi8(index, _mm512_load_si512(kCodes.entry));
+  }
 }
 
 // Bit positions in the eight bytes of two rows: byte k of a row's lane takes those from at + step * k of that row.
@@ -90,8 +189,12 @@ TANDEM_LATTICE_INLINE void octet(const __m512i (&digits)[2], __m512i map, I* out
 }
 template <const LatticeDigits& Lattice, class Table>
 TANDEM_LATTICE_INLINE void octet_codes(const Table& table, const std::uint8_t* low, I high, I* out) {
-  __m512i digits[2];
-  look_up_digits(table, _mm512_loadu_si512(low), high, digits);
+  const __m512i index = _mm512_loadu_si512(low);
+  Chosen chosen(index);
+  for (int bit = 0; bit < 3; ++bit)
+    chosen.high[bit] = _mm512_test_epi8_mask(high, _mm512_set1_epi8(static_cast<char>(1 << bit)));
+  const __m512i digits[2] = {look_up<Table::kCount>(table.digits[0], index, chosen),
+                             look_up<Table::kCount>(table.digits[1], index, chosen)};
   const __m512i map = code_map(Lattice);
   octet<0>(digits, map, out);
   octet<1>(digits, map, out);
@@ -99,23 +202,95 @@ TANDEM_LATTICE_INLINE void octet_codes(const Table& table, const std::uint8_t* l
   octet<3>(digits, map, out);
 }
 
-template <int Q>
-TANDEM_LATTICE_INLINE void quad(const __m512i (&digits)[2], __m512i map, I* out) {
-  const __m512i first = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(two_rows(8 * Q, 4)), digits[0]);
-  // Bytes 2 and 3 of a lane take the two digits of the second plane.
-  const __m512i all = _mm512_mask_multishift_epi64_epi8(first, 0xCCCCCCCCCCCCCCCCU,
-                                                        _mm512_set1_epi64(two_rows(8 * Q - 8, 4)), digits[1]);
-  out[Q] = _mm512_permutexvar_epi8(all, map);
+// Codes stay where their digits were looked up: byte i of a row's lane is point i, so a vector holds one column of four
+// points, and activations have to come in that order.
+// Byte 4 v + i of a vector's columns meets byte i of code vector v.
+struct ColumnOrder {
+  std::uint8_t from[64];
+};
+inline constexpr ColumnOrder kQuadOrder = [] {  // vector 4 h + c: column c of quads 4 h + i
+  ColumnOrder order{};
+  for (int at = 0; at < 64; ++at) order.from[at] = static_cast<std::uint8_t>(at / 16 * 16 + at % 4 * 4 + at / 4 % 4);
+  return order;
+}();
+inline constexpr ColumnOrder kOctetOrder = [] {  // vector c: column c of octets i
+  ColumnOrder order{};
+  for (int at = 0; at < 64; ++at) order.from[at] = static_cast<std::uint8_t>(at / 32 * 32 + at % 4 * 8 + at / 4 % 8);
+  return order;
+}();
+inline constexpr ColumnOrder kOctetPairOrder = [] {  // vector 4 h + c: columns c, then c + 4, of octets 2 h and 2 h + 1
+  ColumnOrder order{};
+  for (int at = 0; at < 64; ++at)
+    order.from[at] = static_cast<std::uint8_t>(at / 16 * 16 + at % 2 * 8 + at / 2 % 2 * 4 + at / 4 % 4);
+  return order;
+}();
+template <const ColumnOrder& Order>
+struct Reorder {
+  static TANDEM_LATTICE_INLINE void reorder(const std::int8_t* q, std::int8_t* out) {
+    const __m512i from = _mm512_loadu_si512(Order.from);
+    for (std::size_t at = 0; at < kSegment; at += 64)
+      _mm512_store_si512(out + at, _mm512_permutexvar_epi8(from, _mm512_loadu_si512(q + at)));
+  }
+};
+using QuadReorder = Reorder<kQuadOrder>;
+template <int Halves>
+using OctetReorder = std::conditional_t<Halves == 1, Reorder<kOctetOrder>, Reorder<kOctetPairOrder>>;
+
+template <const LatticeDigits& Lattice>
+TANDEM_LATTICE_INLINE void octet_columns(__m512i digits, __m512i signs, I* out) {
+  out[0] = signed_codes<Lattice, 0, 5>(digits, signs);
+  out[1] = signed_codes<Lattice, 2, 4>(digits, signs);
+  out[2] = signed_codes<Lattice, 4, 3>(digits, signs);
+  out[3] = signed_codes<Lattice, 4, 2>(Isa::right<2>(digits), signs);
+}
+template <const LatticeDigits& Lattice, int Halves, class Table>
+TANDEM_LATTICE_INLINE void signed_octets(const Table& table, const std::uint8_t* low, const High& high, Signs signs,
+                                         I* out) {
+  const __m512i index = _mm512_loadu_si512(low);
+  Chosen chosen(index);
+  chosen.high[0] = high.bit[0];
+  chosen.high[1] = high.bit[1];
+  const __m512i first = look_up<Table::kCount>(table.digits[0], index, chosen);
+  const __m512i last = look_up<Table::kCount>(table.digits[1], index, chosen);
+  if constexpr (Halves == 1) {
+    octet_columns<Lattice>(first, place_signs<2, 0, 2, false>(signs), out);
+    octet_columns<Lattice>(last, place_signs<2, 1, 2, false>(signs), out + 4);
+  } else {  // octets 0 and 1 apart from 2 and 3
+    const __m512i words = _mm512_set1_epi32(0xFFFF);
+    const __m512i low_half = _mm512_ternarylogic_epi32(words, first, Isa::left<16>(last), 0xCA);
+    const __m512i high_half = _mm512_ternarylogic_epi32(words, Isa::right<16>(first), last, 0xCA);
+    octet_columns<Lattice>(low_half, place_signs<2, 0, 2, true>(signs), out);
+    octet_columns<Lattice>(high_half, place_signs<2, 4, 2, true>(signs), out + 4);
+  }
+}
+
+template <const LatticeDigits& Lattice, int Half, class Table>
+TANDEM_LATTICE_INLINE void half_quads(const Table& table, const std::uint8_t* low, const High& high, Signs signs,
+                                      I* out) {
+  const __m512i index = _mm512_loadu_si512(low);
+  Chosen chosen(index);
+  chosen.high[0] = high.bit[Half];
+  const __m512i even = look_up<Table::kCount>(table.digits[0], index, chosen);  // columns 0 and 2
+  const __m512i odd = look_up<Table::kCount>(table.digits[1], index, chosen);   // columns 1 and 3
+  const __m512i placed = place_signs<1, 4 * Half, 1, false>(signs);
+  out[0] = signed_codes<Lattice, 0, 4>(even, placed);
+  out[1] = signed_codes<Lattice, 0, 3>(odd, placed);
+  out[2] = signed_codes<Lattice, 3, 2>(even, placed);
+  out[3] = signed_codes<Lattice, 3, 1>(odd, placed);
 }
 template <const LatticeDigits& Lattice, class Table>
-TANDEM_LATTICE_INLINE void quad_codes(const Table& table, const std::uint8_t* low, I high, I* out) {
-  __m512i digits[2];
-  look_up_digits(table, _mm512_loadu_si512(low), high, digits);
-  const __m512i map = code_map(Lattice);
-  quad<0>(digits, map, out);
-  quad<1>(digits, map, out);
-  quad<2>(digits, map, out);
-  quad<3>(digits, map, out);
+TANDEM_LATTICE_INLINE void signed_quads(const Table& table, const std::uint8_t* low, const High& high, Signs signs,
+                                        I* out) {
+  half_quads<Lattice, 0>(table, low, high, signs, out);
+  half_quads<Lattice, 1>(table, low + 64, high, signs, out + 4);
+}
+
+// The odd multiplier 2 s + 1 of a 4-bit scale s in the places of the implied signs: the bits 1, 3, 5, 7 of a byte to 1,
+// 2, 3, 4, with bit 0 set.
+TANDEM_LATTICE_INLINE F multiplier_of_plane(const std::uint8_t* plane) {
+  const __m512i gather = _mm512_set1_epi64(eight_bytes({0, 0, 0, 0x80, 0x20, 0x08, 0x02, 0}));
+  const __m512i bytes = _mm512_gf2p8affine_epi64_epi8(_mm512_loadu_si512(plane), gather, 1);
+  return Isa::to_float(Isa::right<24>(bytes));
 }
 
 #elif defined(TANDEM_TILE_AVX2) || defined(TANDEM_TILE_AVXVNNI)
@@ -286,6 +461,92 @@ template <const LatticeDigits& Lattice, class Table>
 TANDEM_LATTICE_INLINE void quad_codes(const Table& table, const std::uint8_t* low, I high, I* out) {
   for (int q = 0; q < 4; ++q)
     for (int r = 0; r < 16; ++r) out[q].v[r] = table.codes[index_of<Table>(low, high, r, q)];
+}
+
+#endif
+
+#if !defined(TANDEM_TILE_AVX512)
+
+struct QuadReorder {};
+template <int>
+struct OctetReorder {};
+
+// Of a lane below 256: bits 2i and 2i+1 to byte i; of a lane below 16: bit i to byte i.
+TANDEM_LATTICE_INLINE I spread_pairs(I x) {
+  x = Isa::bit_or(x, Isa::left<6>(x));
+  x = Isa::bit_or(x, Isa::left<12>(x));
+  return Isa::bit_and(x, Isa::set1(0x03030303));
+}
+TANDEM_LATTICE_INLINE I spread_bits(I x) {
+  x = Isa::bit_or(x, Isa::left<7>(x));
+  x = Isa::bit_or(x, Isa::left<14>(x));
+  return Isa::bit_and(x, Isa::set1(0x01010101));
+}
+// The part of an index above its eight low bits, by lanes of four points; for quads of both halves.
+struct High {
+  I half[2];
+};
+TANDEM_LATTICE_INLINE High no_high() {
+  return {{Isa::zero(), Isa::zero()}};
+}
+TANDEM_LATTICE_INLINE High high_in_signs(const std::uint8_t* plane) {
+  // Bits 25, 27, 29, 31 of a lane.
+  return {{Isa::bit_and(spread_pairs(Isa::right<25>(Isa::load(plane))), Isa::set1(0x01010101)), Isa::zero()}};
+}
+TANDEM_LATTICE_INLINE High high_pairs(const std::uint8_t* p) {
+  return {{spread_pairs(widen8(p)), Isa::zero()}};
+}
+TANDEM_LATTICE_INLINE High high_bits(const std::uint8_t* p) {
+  const I bytes = widen8(p);
+  return {{spread_bits(Isa::bit_and(bytes, Isa::set1(15))), spread_bits(Isa::right<4>(bytes))}};
+}
+
+using Signs = I;
+TANDEM_LATTICE_INLINE Signs given_signs(const std::uint8_t* plane) {
+  return Isa::load(plane);
+}
+// In the sign plane of IQ2_XXS, IQ2_XS and IQ3_XXS bits 1, 3, 5, 7 of a row's last byte are something else; the signs
+// that belong there make the number of signs in an octet (bits 2o and 2o+1 of all four bytes) even.
+TANDEM_LATTICE_INLINE Signs completed_signs(const std::uint8_t* plane) {
+  constexpr auto kImplied = static_cast<std::int32_t>(0xAA000000U);
+  const I given = Isa::bit_and(Isa::load(plane), Isa::set1(~kImplied));
+  I odd = bit_xor(given, Isa::left<16>(given));
+  odd = bit_xor(odd, Isa::left<8>(odd));
+  odd = bit_xor(odd, Isa::left<1>(odd));
+  return Isa::bit_or(given, Isa::bit_and(odd, Isa::set1(kImplied)));
+}
+TANDEM_LATTICE_INLINE void apply_signs(I signs, int bias, I* out) {
+  out[0] = negate<0>(out[0], bias, signs);
+  out[1] = negate<1>(out[1], bias, signs);
+  out[2] = negate<2>(out[2], bias, signs);
+  out[3] = negate<3>(out[3], bias, signs);
+  out[4] = negate<4>(out[4], bias, signs);
+  out[5] = negate<5>(out[5], bias, signs);
+  out[6] = negate<6>(out[6], bias, signs);
+  out[7] = negate<7>(out[7], bias, signs);
+}
+template <const LatticeDigits& Lattice, int Halves, class Table>
+TANDEM_LATTICE_INLINE void signed_octets(const Table& table, const std::uint8_t* low, const High& high, Signs signs,
+                                         I* out) {
+  octet_codes<Lattice>(table, low, high.half[0], out);
+  apply_signs(signs, Lattice.bias, out);
+}
+template <const LatticeDigits& Lattice, class Table>
+TANDEM_LATTICE_INLINE void signed_quads(const Table& table, const std::uint8_t* low, const High& high, Signs signs,
+                                        I* out) {
+  quad_codes<Lattice>(table, low, high.half[0], out);
+  quad_codes<Lattice>(table, low + 64, high.half[1], out + 4);
+  apply_signs(signs, Lattice.bias, out);
+}
+
+// The odd multiplier 2 s + 1 of a 4-bit scale s in the places of the implied signs.
+TANDEM_LATTICE_INLINE F multiplier_of_plane(const std::uint8_t* plane) {
+  alignas(16) static constexpr std::int8_t kLow[16] = {0, 0, 2, 2, 0, 0, 2, 2, 4, 4, 6, 6, 4, 4, 6, 6};
+  alignas(16) static constexpr std::int8_t kHigh[16] = {0, 0, 8, 8, 0, 0, 8, 8, 16, 16, 24, 24, 16, 16, 24, 24};
+  const I x = Isa::load(plane);
+  const I low = Isa::lookup(Isa::table16(kLow), Isa::bit_and(Isa::right<24>(x), Isa::set1(15)));
+  const I high = Isa::lookup(Isa::table16(kHigh), Isa::right<28>(x));
+  return Isa::to_float(Isa::bit_or(Isa::bit_or(low, high), Isa::set1(1)));
 }
 
 #endif

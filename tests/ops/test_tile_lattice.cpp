@@ -226,13 +226,14 @@ TEST_P(LatticeKernels, LargestSums) {
 template <typename Entry, std::size_t count>
 void expect_table(const LatticeTable<Entry, count>& table, const IqGrid<Entry, count>& grid,
                   const LatticeDigits& lattice, int unit, int offset) {
-  const std::size_t bits = lattice.bits == 2 ? 2 : 4, per_byte = 8 / bits;
+  const bool quads = lattice.bits == 3;  // columns 0 and 2, and 1 and 3
   for (std::size_t e = 0; e < count; ++e)
     for (std::size_t j = 0; j < sizeof(Entry); ++j) {
       const int value = static_cast<std::int8_t>(grid.entry[e] >> (8 * j) & 255);
       const int code = static_cast<int>(table.codes[e] >> (8 * j) & 255);
       ASSERT_EQ(code, unit * value + offset + lattice.bias);
-      const std::size_t digit = table.digits[j / per_byte][e] >> (bits * (j % per_byte)) & ((1U << bits) - 1);
+      const std::size_t digit =
+          quads ? table.digits[j % 2][e] >> (3 * (j / 2)) & 7U : table.digits[j / 4][e] >> (2 * (j % 4)) & 3U;
       ASSERT_EQ(lattice.codes[digit], code);
     }
 }
