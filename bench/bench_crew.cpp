@@ -1,5 +1,5 @@
-// The worker crew: how long a published job waits for its first unit, what a loop costs, and what more workers than
-// cores do to a fixed piece of work.
+// The worker crew: how long a published job waits for its first unit, what a loop costs, what more workers than cores
+// do to a fixed piece of work, and (--lists) how long the list of a layer's experts takes from cold memory.
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
@@ -7,10 +7,14 @@
 #include <thread>
 
 #include "bench/bench.h"
+#include "bench/block_pool.h"
+#include "bench/expert_kernels.h"
 #include "bench/machine.h"
 #include "cpu/crew.h"
+#include "cpu/expert_run.h"
 #include "cpu/topology.h"
 #include "runtime/output.h"
+#include "runtime/tile.h"
 
 namespace tandem::bench {
 namespace {
@@ -79,17 +83,124 @@ double rounds_per_second(Crew& crew, double seconds) {
   return rounds / elapsed;
 }
 
+// Experts of the real shape in cold memory, some different ones again and again; their down matrices are IQ4_NL.
+class ColdExperts {
+ public:
+  static constexpr std::size_t kHidden = 2560, kFf = 640;
+
+  ColdExperts(DType gate_up, std::size_t cold) : stride_(0), buffer_(cold) {
+    const std::size_t gate = kFf / kTileRows * tile_bytes(gate_up, kHidden);
+    const std::size_t down = kHidden / kTileRows * tile_bytes(DType::IQ4_NL, kFf);
+    bytes_ = 2 * gate + down;
+    stride_ = (bytes_ + 4095) / 4096 * 4096;
+    count_ = buffer_.size() / stride_;
+    const BlockPool wide(gate_up, 0.02, 1), narrow(DType::IQ4_NL, 0.02, 2);
+    for (std::size_t e = 0; e < count_; ++e) {
+      std::uint8_t* at = buffer_.data() + e * stride_;
+      if (e < kKinds) {
+        pack(wide, kFf, kHidden, 2 * e, at);
+        pack(wide, kFf, kHidden, 2 * e + 1, at + gate);
+        pack(narrow, kHidden, kFf, e, at + 2 * gate);
+      } else {
+        std::copy_n(buffer_.data() + e % kKinds * stride_, bytes_, at);
+      }
+    }
+    const auto tiles = [](DType type, std::size_t rows, std::size_t cols) {
+      return PackedTiles{tile_function(best_tile_isa(), type), rows, cols, tile_bytes(type, cols), nullptr, 1.0F};
+    };
+    shape_ = {tiles(gate_up, kFf, kHidden), tiles(gate_up, kFf, kHidden), tiles(DType::IQ4_NL, kHidden, kFf)};
+  }
+  std::size_t count() const { return count_; }
+  std::size_t bytes() const { return bytes_; }
+  PackedExpert at(std::size_t e) const {
+    PackedExpert out = shape_;
+    out.gate.data = buffer_.data() + e * stride_;
+    out.up.data = out.gate.data + out.gate.count() * out.gate.tile_bytes;
+    out.down.data = out.up.data + out.up.count() * out.up.tile_bytes;
+    return out;
+  }
+
+ private:
+  static constexpr std::size_t kKinds = 8;
+  static void pack(const BlockPool& pool, std::size_t rows, std::size_t cols, std::uint64_t seed, std::uint8_t* out) {
+    const std::size_t row = row_bytes(pool.type(), cols), tile = tile_bytes(pool.type(), cols);
+    std::vector<std::uint8_t> file(rows * row);
+    pool.fill(seed, file.data(), file.size());
+    for (std::size_t first = 0; first < rows; first += kTileRows)
+      pack_tile(pool.type(), file.data() + first * row, kTileRows, cols, out + first / kTileRows * tile);
+  }
+  std::size_t stride_, bytes_ = 0, count_ = 0;
+  HugeBuffer buffer_;
+  PackedExpert shape_;
+};
+
+// A list of `experts` experts of `width` rows each, published and waited for on a crew that spins.
+std::vector<double> expert_lists(Crew& crew, const ColdExperts& pool, std::size_t experts, std::size_t width,
+                                 int repeats) {
+  ActivationRows x(width, ColdExperts::kHidden, 3);
+  const Activation a{{}, {x.q.data(), x.d.data(), x.s.data(), width, ColdExperts::kHidden}};
+  std::vector<float> y(experts * width * ColdExperts::kHidden);
+  ExpertRun list;
+  Cursor cursor(pool.count());
+  const auto unit = [&](std::size_t u) { list.run(u); };
+  const Crew::Body body(unit);
+  std::vector<double> times;
+  for (int i = 0; i < repeats; ++i) {
+    const std::size_t first = cursor.take(experts);
+    for (const auto until = Clock::now() + std::chrono::microseconds(50); Clock::now() < until;) __builtin_ia32_pause();
+    const auto start = Clock::now();
+    list.begin(a);
+    for (std::size_t e = 0; e < experts; ++e) {
+      list.add_expert(pool.at(cursor.at(first, e)), {});
+      for (std::size_t r = 0; r < width; ++r) list.add_row(r, &y[(e * width + r) * ColdExperts::kHidden]);
+    }
+    list.finish(crew.workers());
+    crew.start_experts(list.units(), body);
+    crew.wait_experts();
+    times.push_back(microseconds(Clock::now() - start));
+  }
+  return times;
+}
+
+void time_lists(Crew& crew, const std::vector<std::string>& types, int repeats) {
+  for (const std::string& name : types) {
+    const DTypeInfo* info = nullptr;
+    for (std::uint32_t id = 0; id < 64; ++id)
+      if (const DTypeInfo* found = find_dtype(id); found != nullptr && found->name == name) info = found;
+    if (info == nullptr || !has_tile_layout(info->type)) fail_input("--lists: {} has no tiles", name);
+    const ColdExperts pool(info->type, cold_bytes(machine_info()));
+    for (const std::size_t width : {1UL, 2UL})
+      for (const std::size_t experts : {1UL, 2UL, 3UL, 4UL, 8UL, 12UL}) {
+        std::vector<double> times = expert_lists(crew, pool, experts, width, repeats);
+        std::sort(times.begin(), times.end());
+        const double median = times[times.size() / 2];
+        fmt::print("{:8} {:2} experts, {} rows each, {} workers: median {:7.1f} us, least {:7.1f}, {:6.1f} GB/s\n",
+                   name, experts, width, crew.workers(), median, times[0],
+                   static_cast<double>(experts * pool.bytes()) / median / 1e3);
+      }
+  }
+}
+
 int run(int argc, char** argv) {
   CLI::App app("Latency and throughput of the worker crew", "bench_crew");
   int repeats = 2000;
   double seconds = 1.0;
   app.add_option("--repeats", repeats, "of each latency")->check(CLI::PositiveNumber);
   app.add_option("--seconds", seconds, "of each throughput")->check(CLI::PositiveNumber);
+  std::vector<std::string> lists;
+  int workers_of_lists = 0;
+  app.add_option("--lists", lists, "time lists of experts with gate and up of these types instead")->delimiter(',');
+  app.add_option("--workers", workers_of_lists, "for --lists; default all cores")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   const Topology topology = read_topology();
   const std::vector<int> processors = crew_processors(topology, CrewCores::kAll);
   const int cores = static_cast<int>(processors.size());
   fmt::print("{} cores, load {:.1f}\n", cores, machine_info().load);
+  if (!lists.empty()) {
+    Crew crew({workers_of_lists > 0 ? workers_of_lists : cores, processors});
+    time_lists(crew, lists, repeats);
+    return 0;
+  }
   if (cores > 1) {
     Crew crew({cores, processors});
     for (const int gap : {10, 100, 1000, 10000})
