@@ -190,7 +190,9 @@ void Crew::publish(Board& board, std::size_t n, const Body& body) {
   const std::uint64_t epoch = (board.ticket.load(std::memory_order_relaxed) >> 32) + 1;
   board.ticket.store(epoch << 32 | Board::kClosed, std::memory_order_release);
   board.count.store(static_cast<std::uint32_t>(n), std::memory_order_release);
-  board.share.store(4 * static_cast<std::uint32_t>(workers_), std::memory_order_release);
+  // Neighbouring units of experts are neighbours in memory, so that a longer claim reads better than two short ones.
+  const auto claims = (&board == &state_->experts ? 2U : 4U) * static_cast<std::uint32_t>(workers_);
+  board.share.store(claims, std::memory_order_release);
   board.body.store(&body, std::memory_order_release);
   board.left.store(static_cast<std::uint32_t>(n), std::memory_order_relaxed);
   board.ticket.store(epoch << 32, std::memory_order_release);

@@ -15,8 +15,12 @@ namespace {
 
 // Rows of one kernel call: their jobs and up values stay on the stack.
 constexpr std::size_t kRowBlock = 64;
-// Weights of a unit, about: some 2 us of a worker, against 0.1 us to claim one.
-constexpr std::size_t kUnitWeights = 96 * 1024;
+// Weights of a unit, at most: 2 us or more of a worker, against 0.1 us to claim one, or several at once.
+constexpr std::size_t kUnitWeights = 52 * 1024;
+// Units of a phase for each worker at least, where there are as many tiles: so that uneven starts and ends even out.
+constexpr std::size_t kUnitsEach = 2;
+// Lists of at most so many (row, expert) pairs have gate and up apart.
+constexpr std::size_t kApartRows = 256;
 // A thread that waits for hidden rows longer than this many looks lets others run.
 constexpr int kPatience = 2000;
 
@@ -47,6 +51,7 @@ void ExpertRun::reserve(std::size_t rows, std::size_t experts, std::size_t ff) {
     if (vector.size() < size) vector.resize(size);
   };
   grow(h_, rows * ff);
+  grow(up_, std::min(rows, kApartRows) * ff);
   grow(q_, rows * ff);
   grow(d_, rows * ff / 32);
   grow(s_, rows * ff / 16);
@@ -58,6 +63,11 @@ void ExpertRun::reserve(std::size_t rows, std::size_t experts, std::size_t ff) {
   if (progress_size_ < experts) {
     progress_ = std::make_unique<Progress[]>(experts);
     progress_size_ = experts;
+  }
+  words_ = ((ff + kTileRows - 1) / kTileRows + 63) / 64;
+  if (pairs_size_ < experts * words_) {
+    pairs_ = std::make_unique<std::atomic<std::uint64_t>[]>(experts * words_);
+    pairs_size_ = experts * words_;
   }
 }
 
@@ -91,47 +101,85 @@ void ExpertRun::finish(int workers) {
   // A row more costs about half a row. Few experts are cut finer, so that every worker gets something.
   const std::size_t depth = std::max<std::size_t>(1, rows_.size() / entries_.size() / 2);
   const auto group = [&](std::size_t tiles, std::size_t tile_weights) {
-    const std::size_t worth = std::max<std::size_t>(1, kUnitWeights / (tile_weights * depth));
-    const std::size_t fair = std::max<std::size_t>(1, tiles * entries_.size() / static_cast<std::size_t>(workers));
-    return std::min({worth, fair, tiles});
+    const std::size_t worth = kUnitWeights / (tile_weights * depth);
+    const std::size_t fair = tiles * entries_.size() / (kUnitsEach * static_cast<std::size_t>(workers));
+    return std::clamp<std::size_t>(std::min(worth, fair), 1, tiles);
   };
-  const std::size_t gate_tiles = shape.gate.count(), down_tiles = shape.down.count();
-  gate_group_ = group(gate_tiles, 2 * kTileRows * shape.gate.cols);
+  apart_ = rows_.size() <= kApartRows;
+  const std::size_t pairs = shape.gate.count(), down_tiles = shape.down.count();
+  const std::size_t gate_tiles = apart_ ? 2 * pairs : pairs;
+  gate_group_ = group(gate_tiles, (apart_ ? 1 : 2) * kTileRows * shape.gate.cols);
   gate_groups_ = (gate_tiles + gate_group_ - 1) / gate_group_;
   down_group_ = group(down_tiles, kTileRows * shape.down.cols);
   down_groups_ = (down_tiles + down_group_ - 1) / down_group_;
   units_ += entries_.size() * (gate_groups_ + down_groups_);
   work_ += entries_.size() * depth * 3 * shape.gate.rows * shape.gate.cols / 8;
   for (std::size_t i = 0; i < entries_.size(); ++i) {
-    progress_[i].gate_left.store(static_cast<std::uint32_t>(gate_groups_), std::memory_order_relaxed);
+    progress_[i].gate_left.store(static_cast<std::uint32_t>(apart_ ? pairs : gate_groups_), std::memory_order_relaxed);
     progress_[i].ready.store(0, std::memory_order_relaxed);
   }
+  for (std::size_t i = 0; i < entries_.size() * words_; ++i) pairs_[i].store(0, std::memory_order_relaxed);
 }
 
 void ExpertRun::run(std::size_t unit) {
   if (unit < raw_.size()) return by_rows(raw_[unit]);
   unit -= raw_.size();
   const std::size_t gate_units = entries_.size() * gate_groups_;
-  if (unit < gate_units) {
-    const std::size_t at = unit / gate_groups_, first = unit % gate_groups_ * gate_group_;
-    const Entry& entry = entries_[at];
-    for (std::size_t t = first; t < std::min(first + gate_group_, entry.packed.gate.count()); ++t) gate_up(entry, t);
-    if (progress_[at].gate_left.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      quantize(entry);
-      progress_[at].ready.store(1, std::memory_order_release);
-    }
-    return;
-  }
+  if (unit < gate_units) return first_phase(unit / gate_groups_, unit % gate_groups_);
   unit -= gate_units;
   const std::size_t at = unit / down_groups_, first = unit % down_groups_ * down_group_;
-  for (int look = 0; progress_[at].ready.load(std::memory_order_acquire) == 0; ++look) {
+  const PackedTiles& matrix = entries_[at].packed.down;
+  const std::size_t last = std::min(first + down_group_, matrix.count());
+  const auto ready = [&] { return progress_[at].ready.load(std::memory_order_acquire) != 0; };
+  // What is waited for does not keep the unit's weights from being read.
+  if (!ready())
+    for (std::size_t byte = first * matrix.tile_bytes; byte < last * matrix.tile_bytes; byte += 64)
+      __builtin_prefetch(matrix.data + byte, 0, 3);
+  for (int look = 0; !ready(); ++look) {
     if (look < kPatience)
       _mm_pause();
     else
       sched_yield();
   }
+  for (std::size_t t = first; t < last; ++t) down(entries_[at], t);
+}
+
+void ExpertRun::first_phase(std::size_t at, std::size_t group) {
   const Entry& entry = entries_[at];
-  for (std::size_t t = first; t < std::min(first + down_group_, entry.packed.down.count()); ++t) down(entry, t);
+  const std::size_t tiles = (apart_ ? 2 : 1) * entry.packed.gate.count(), first = group * gate_group_;
+  std::uint32_t done = apart_ ? 0 : 1;
+  for (std::size_t t = first; t < std::min(first + gate_group_, tiles); ++t) {
+    if (apart_)
+      done += gate_or_up(at, t) ? 1U : 0U;
+    else
+      gate_up(entry, t);
+  }
+  if (done == 0 || progress_[at].gate_left.fetch_sub(done, std::memory_order_acq_rel) != done) return;
+  quantize(entry);
+  progress_[at].ready.store(1, std::memory_order_release);
+}
+
+bool ExpertRun::gate_or_up(std::size_t at, std::size_t tile) {
+  TileJob jobs[kRowBlock];
+  const Entry& entry = entries_[at];
+  const std::size_t tiles = entry.packed.gate.count();
+  const bool is_up = tile >= tiles;
+  if (is_up) tile -= tiles;
+  const std::size_t first = tile * kTileRows, n = std::min(kTileRows, ff_ - first);
+  float* const to = (is_up ? up_ : h_).data() + first;
+  for (std::size_t done = 0; done < entry.count; done += kRowBlock) {
+    const std::size_t count = std::min(kRowBlock, entry.count - done);
+    for (std::size_t i = 0; i < count; ++i) {
+      const std::size_t pair = entry.first + done + i, row = rows_[pair];
+      jobs[i] = {a_.q.q_row(row), a_.q.d_row(row), a_.q.s_row(row), to + pair * ff_};
+    }
+    (is_up ? entry.packed.up : entry.packed.gate).run(tile, jobs, count);
+  }
+  const std::uint64_t bit = std::uint64_t{1} << (tile % 64);
+  if ((pairs_[at * words_ + tile / 64].fetch_xor(bit, std::memory_order_acq_rel) & bit) == 0) return false;
+  for (std::size_t pair = entry.first; pair < entry.first + entry.count; ++pair)
+    silu_mul(h_.data() + pair * ff_ + first, up_.data() + pair * ff_ + first, n);
+  return true;
 }
 
 void ExpertRun::gate_up(const Entry& entry, std::size_t tile) {

@@ -1,10 +1,15 @@
 // The experts of one layer for the rows of a pass (docs/numerics.md, R5), cut into units that any number of threads
 // take in ascending order.
 //
-// Packed experts run tile by tile in two phases: first gate and up (16 hidden values for all rows of the expert,
-// multiplied on the spot; whoever finishes an expert's last one quantises its hidden rows), then down. So all threads
-// share whatever experts there are, and a tile is read once for all rows that use it. Units that need hidden rows come
-// after all units that make them, and wait for those of their own expert only.
+// Packed experts run tile by tile in two phases: first gate and up (16 hidden values for all rows of the expert;
+// whoever finishes an expert's last one quantises its hidden rows), then down. So all threads share whatever experts
+// there are, and a tile is read once for all rows that use it. Units that need hidden rows come after all units that
+// make them, and wait for those of their own expert only.
+//
+// Of few rows, the tiles of gate and then those of up are units of their own, in the order in which they lie in memory:
+// a thread that takes several reads one stream, and one expert makes 80 units instead of 40, which 16 threads share
+// evenly. Whoever comes second to a pair of tiles multiplies. Of many rows a unit makes both, and the values of up stay
+// in the cache.
 #pragma once
 
 #include <atomic>
@@ -64,11 +69,14 @@ class ExpertRun {
     ExpertWeights weights;
     std::size_t first = 0, count = 0;  // of its pairs
   };
-  struct Progress {
-    std::atomic<std::uint32_t> gate_left{0};
-    std::atomic<std::uint32_t> ready{0};
+  struct alignas(64) Progress {
+    std::atomic<std::uint32_t> gate_left{0};          // units, or pairs of tiles where they are apart
+    alignas(64) std::atomic<std::uint32_t> ready{0};  // threads wait for it while others count down
   };
+  void first_phase(std::size_t at, std::size_t group);
   void gate_up(const Entry& entry, std::size_t tile);
+  // One tile of gate, or of up where `tile` is beyond those; true when it completed a pair.
+  bool gate_or_up(std::size_t at, std::size_t tile);
   void quantize(const Entry& entry);
   void down(const Entry& entry, std::size_t tile);
   void by_rows(const Entry& entry);  // a whole expert from the file's rows
@@ -82,8 +90,12 @@ class ExpertRun {
   std::size_t progress_size_ = 0;
   std::size_t ff_ = 0, units_ = 0, work_ = 0;
   std::size_t gate_group_ = 1, gate_groups_ = 0, down_group_ = 1, down_groups_ = 0;
-  // Hidden rows, in the order of the pairs.
-  std::vector<float> h_, d_;
+  bool apart_ = false;  // gate and up are units of their own
+  // A bit per pair of tiles, set while one of both is done; words_ for each expert.
+  std::unique_ptr<std::atomic<std::uint64_t>[]> pairs_;
+  std::size_t pairs_size_ = 0, words_ = 0;
+  // Hidden rows, in the order of the pairs; values of up where they are apart.
+  std::vector<float> h_, up_, d_;
   std::vector<std::int8_t> q_;
   std::vector<std::int32_t> s_;
   std::vector<char> finite_;
