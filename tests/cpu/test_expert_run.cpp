@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <thread>
 
 #include "cpu/crew.h"
 #include "cpu/reference_dot.h"
@@ -137,6 +139,26 @@ TEST(ExpertRun, ManyRows) {
   expect_reference(crew, list, shape, 2, [](std::size_t e) { return e == 0 ? 187UL : 70UL; });
   expect_reference(crew, list, shape, 1, [](std::size_t) { return 300UL; });
   expect_reference(crew, list, shape, 1, [](std::size_t) { return 65UL; });
+}
+
+// The last unit, begun before all others, gives the same: it waits for the hidden rows.
+TEST(ExpertRun, DownWaitsForHiddenRows) {
+  const Expert expert(DType::IQ3_XXS, DType::IQ4_NL, 256, 96, 7);
+  Quantised x(1, 256);
+  std::vector<float> values(256), y(256, -1.0F);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i % 17) - 8.0F;
+  ASSERT_TRUE(x.set(0, values.data()));
+  ExpertRun list;
+  list.begin({{}, {x.q.data(), x.d.data(), x.s.data(), 1, 256}});
+  list.add_expert({expert.gate.packed(1.0F), expert.up.packed(0.5F), expert.down.packed(1.0F)}, {});
+  list.add_row(0, y.data());
+  list.finish(16);
+  std::thread early([&] { list.run(list.units() - 1); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (std::size_t u = 0; u + 1 < list.units(); ++u) list.run(u);
+  early.join();
+  const std::vector<float> expected = expert.reference(x, 0);
+  EXPECT_EQ(std::memcmp(expected.data(), y.data(), y.size() * sizeof(float)), 0);
 }
 
 }  // namespace
