@@ -8,13 +8,13 @@
 
 #include "bench/bench.h"
 #include "bench/forced_text.h"
+#include "bench/forecast.h"
 #include "bench/pass_bytes.h"
 #include "bench/placements.h"
 #include "bench/read_roof.h"
 #include "cpu/cpu_ops.h"
 #include "gpu/gpu_ops.h"
 #include "placement/check.h"
-#include "placement/cost_model.h"
 #include "runtime/expert_store.h"
 #include "runtime/output.h"
 #include "runtime/plan_report.h"
@@ -23,7 +23,7 @@ namespace tandem::bench {
 namespace {
 
 struct Options {
-  std::string model, csv, machine, census, hardware;
+  std::string model, csv, machine, census, routes, hardware;
   int device = 0;
   std::size_t workers = 0, passes = 40, prompt = 64;
   std::vector<std::size_t> widths{1, 4};
@@ -42,6 +42,8 @@ void add_flags(CLI::App& app, Options& options) {
       ->delimiter(',')
       ->check(CLI::Range(0.0, 1.0));
   app.add_option("--census", options.census, "the experts on the card are those it counts most, not random ones");
+  app.add_option("--routes", options.routes,
+                 "how routes fall, for the prediction; default what --census says, else evenly");
   app.add_option("--hardware", options.hardware,
                  "efficiencies and fixed costs for the prediction (YAML); bandwidths are measured here");
   app.add_flag("--stages", options.stages, "a table of the stages on the card, from passes of their own");
@@ -50,27 +52,6 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--csv", options.csv, "append the figures to this file");
   app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
-}
-
-// What a described machine would need; the two roofs are those measured here. Routes fall as the census says, without
-// one evenly.
-double predicted(const Model& model, const Hardware& hardware, const std::string& census,
-                 const ExpertPlacement& placement, std::size_t rows) {
-  PlacementChoices choices;
-  choices.card = hardware.gpu;
-  PlanReport report = plan_report(model, resolve_policy(choices), choices, 512);
-  report.input.hardware = hardware;
-  if (!census.empty()) {
-    const Census counted = load_census(census);
-    const CensusPart part{&counted, {}, 1.0};
-    RouteShares& shares = report.input.shares = mix_shares({&part, 1});
-    shares.banks = placement.banks;  // the census may have counted a draft block too
-    shares.share.resize(placement.place.size());
-  }
-  const CostModel cost(report.input);
-  if (!cost.known()) return 0;
-  const RoundTime round = cost.round(placement, static_cast<int>(rows) - 1);
-  return round.total - round.draft - round.sampling;
 }
 
 int run(int argc, char** argv) {
@@ -108,6 +89,8 @@ int run(int argc, char** argv) {
   const double crew_roof = hardware.ram.read_gbps.begin()->second * 1e9;
   const Model model = Model::open(options.model, {}, MtpPolicy::kOff);
   const PassBytes bytes = pass_bytes(model);
+  const PlanInput input = forecast_input(model, hardware, options.routes.empty() ? options.census : options.routes);
+  const CostModel costs(input);
   const std::string name = std::filesystem::path(options.model).filename().string() +
                            (options.census.empty() ? ", at random" : ", hottest first");
 
@@ -150,7 +133,10 @@ int run(int argc, char** argv) {
       double crew_ms = 0;
       for (const Ops::StageTime& stage : stages)
         if (stage.stage.starts_with("crew")) crew_ms = stage.seconds / passes * 1e3;
-      const double guess = predicted(model, hardware, options.census, *load.placement, width) * 1e3;
+      const double guess =
+          costs.known()
+              ? forecast(costs, costs.loads(*load.placement, static_cast<int>(width) - 1), width, 0).seconds * 1e3
+              : 0.0;
       write_stdout(
           fmt::format("  w {:2}: {:7.3f} ms (p95 {:.3f}); card {:.0f} MB, crew {:.0f} MB ({:.1f} misses, hit rate "
                       "{:.3f}, computing "

@@ -42,7 +42,7 @@ rounds() {
   local flags=(--widths "1,2,4,5,8" --passes 30 --hardware "$root/configs/hardware/h200-16core.yaml"
     --csv "$out/round.csv" --machine "${machine:-$(hostname)}")
   "$bin/bench_round" "$model" --residency 0.3,0.41,1 --census "$census" "${flags[@]}" || failed=1
-  "$bin/bench_round" "$model" --residency 0.3 "${flags[@]}" || failed=1
+  "$bin/bench_round" "$model" --residency 0.3 --routes "$census" "${flags[@]}" || failed=1
   "$bin/bench_round" "$model" --residency 0.41 --census "$census" --widths 1,4 --passes 30 --stages |
     tee "$out/stages-$name.txt" || failed=1
   [[ $name == q3 ]] && drafting "$model" "$census"

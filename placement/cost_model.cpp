@@ -74,6 +74,13 @@ std::vector<double> inclusion_probabilities(const RouteShares& shares) {
   return p;
 }
 
+double chance_met(double p, int rows, double likeness) {
+  double none = 1.0;
+  for (int i = 0; i < std::min(rows, kLikeRows); ++i) none *= 1.0 - p / (1.0 + likeness * i);
+  if (rows > kLikeRows) none *= std::pow(1.0 - p / (1.0 + likeness * kLikeRows), rows - kLikeRows);
+  return 1.0 - none;
+}
+
 double expected_tokens(int drafts, double acceptance, double decay) {
   double tokens = 1.0, reached = 1.0;
   for (int i = 0; i < drafts; ++i) {
@@ -153,13 +160,14 @@ CostModel::CostModel(const PlanInput& input)
   logits_rate_ = (gpu.pcie_from_card_gbps > 0 ? gpu.pcie_from_card_gbps : gpu.pcie_to_card_gbps) * kGiga;
   pcie_rate_ = gpu.pcie_to_card_gbps * kGiga;
   handoff_ = (gpu.handoff_us + hardware.cpu.start_us) * kMicro;
+  lead_ = gpu.expert_lead;
   kernel_ = gpu.kernel_us * kMicro;
   kernel_row_ = gpu.row_us * kMicro;
   card_unit_ = units(main_rate_, gpu.expert_gbps, 1.0);
 }
 
 double CostModel::met(int bank, int expert, int rows) const {
-  return 1.0 - std::pow(1.0 - p_[index(bank, expert)], rows);
+  return chance_met(p_[index(bank, expert)], rows, input_.row_likeness);
 }
 
 double CostModel::work(int bank, int expert, int rows) const {
@@ -202,7 +210,8 @@ double CostModel::stage_seconds(int bank, const BankLoad& load) const {
   const bool trunk = bank < input_.model.shape.layers;
   const double shared = trunk ? as_double(input_.model.shared_packed) / (main_rate_ * input_.model.shape.layers) : 0.0;
   const double unit = load.misses > 0 ? crew_seconds(bank) * (load.work / load.misses) : 0.0;
-  return expected_stage(shared + card_seconds(bank) * load.card, load.misses, unit, handoff_) + disk;
+  const double card = shared + card_seconds(bank) * load.card;
+  return expected_stage(card, load.misses, unit, lead_ * card + handoff_) + disk;
 }
 
 double CostModel::attention_bytes(int rows) const {
@@ -251,8 +260,18 @@ int CostModel::stream_rows(const ExpertPlacement& placement) const {
   return high;
 }
 
-RoundTime CostModel::round(const ExpertPlacement& placement, int drafts) const {
+std::vector<BankLoad> CostModel::loads(const ExpertPlacement& placement, int drafts) const {
+  std::vector<BankLoad> loads;
+  for (int bank = 0; bank < banks_; ++bank) {
+    const Use use = this->use(bank, drafts);
+    loads.push_back(use.times == 0 ? BankLoad{} : load(placement, bank, use.rows));
+  }
+  return loads;
+}
+
+RoundTime CostModel::round(const std::vector<BankLoad>& loads, int drafts) const {
   CHECK(known(), "no prediction without {}", missing_);
+  CHECK(loads.size() == static_cast<std::size_t>(banks_), "{} loads of {} banks", loads.size(), banks_);
   const PlanModel& model = input_.model;
   const ModelShape& s = model.shape;
   RoundTime time;
@@ -274,7 +293,7 @@ RoundTime CostModel::round(const ExpertPlacement& placement, int drafts) const {
   for (int bank = 0; bank < banks_; ++bank) {
     const Use use = this->use(bank, drafts);
     if (use.times == 0) continue;
-    const BankLoad load = this->load(placement, bank, use.rows);
+    const BankLoad& load = loads[static_cast<std::size_t>(bank)];
     const double bytes = as_double(model.expert_bytes[static_cast<std::size_t>(bank)]);
     const double seconds = use.times * stage_seconds(bank, load);
     if (bank >= s.layers) {

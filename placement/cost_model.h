@@ -28,6 +28,13 @@ inline constexpr int kGdnLayerKernels = 16;
 inline constexpr int kAttentionLayerKernels = 20;
 inline constexpr int kDraftKernels = kAttentionLayerKernels + 9;  // fusion and the draft mixer
 
+// Rows of one pass are alike: one that comes after i others uses an expert that none of them used with chance
+// p / (1 + row_likeness min(i, kLikeRows)) only. 0.03 describes 48 layers of random weights and text with a planted
+// skew (bench/results/h200-gpu/round.csv: 35.7 experts a layer for four rows, 63.4 for eight) and prose in the small
+// model; code and chat are above 0.08 there.
+inline constexpr double kRowLikeness = 0.03;
+inline constexpr int kLikeRows = 15;
+
 // Rows of a pass at most (--prefill-chunk).
 inline constexpr int kMostPrefillRows = 8192;
 
@@ -42,7 +49,10 @@ double expected_tokens(int drafts, double acceptance, double decay);
 // card works `card` seconds while the crew computes M experts of `unit` seconds each. REQUIRES card >= 0.
 double expected_stage(double card, double mean, double unit, double handoff);
 
-// How much of a bank a pass of w rows meets: q = 1 - (1 - p)^w is the chance that an expert is used at all, and
+// The chance that an expert, used by a row with chance p, is used by at least one of these rows of one pass.
+double chance_met(double p, int rows, double likeness);
+
+// How much of a bank a pass of w rows meets: q = chance_met is the chance that an expert is used at all, and
 // k = q + row_cost * (w p - q) the crew's work for it in units of one row's.
 struct BankLoad {
   double card = 0;                        // sum of q over experts on the card
@@ -68,7 +78,8 @@ class CostModel {
   // REQUIRES known().
   double crew_seconds(int bank) const { return crew_unit_[static_cast<std::size_t>(bank)]; }
   double card_seconds(int bank) const { return card_unit_[static_cast<std::size_t>(bank)]; }
-  // Seconds of the expert stage of one bank. REQUIRES known().
+  // Seconds of the expert stage of one bank: the crew begins when its share `expert_lead` of the card's part is done.
+  // REQUIRES known().
   double stage_seconds(int bank, const BankLoad& load) const;
   // How often a round with `drafts` drafts runs a bank, and over how many rows each time: the trunk's once over
   // 1 + drafts, the draft block's `drafts` times over one.
@@ -81,8 +92,13 @@ class CostModel {
   // would compute it: the least w with sum of bytes * off the card / PCIe <= sum of k(w) * crew_seconds. 0: no pass of
   // up to kMostPrefillRows, nothing is off the card, or the rates are not known. docs/placement.md.
   int stream_rows(const ExpertPlacement& placement) const;
+  // One load per bank, of a round with `drafts` drafts (see use).
+  std::vector<BankLoad> loads(const ExpertPlacement& placement, int drafts) const;
   // REQUIRES known().
-  RoundTime round(const ExpertPlacement& placement, int drafts) const;
+  RoundTime round(const ExpertPlacement& placement, int drafts) const {
+    return round(loads(placement, drafts), drafts);
+  }
+  RoundTime round(const std::vector<BankLoad>& loads, int drafts) const;
 
  private:
   std::size_t index(int bank, int expert) const { return static_cast<std::size_t>(bank * experts_ + expert); }
@@ -97,7 +113,7 @@ class CostModel {
   double main_rate_ = 0;  // bytes a second of the side that runs the dense part
   double crew_rate_ = 0, disk_rate_ = 0;
   std::vector<double> crew_unit_, card_unit_;  // [banks]
-  double handoff_ = 0, kernel_ = 0, kernel_row_ = 0, logits_rate_ = 0;
+  double handoff_ = 0, lead_ = 0, kernel_ = 0, kernel_row_ = 0, logits_rate_ = 0;
   double pcie_rate_ = 0;
   std::string missing_;
 };

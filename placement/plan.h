@@ -62,6 +62,7 @@ struct PlanInput {
   bool card = false;        // false: no card; everything in RAM or on disk
   bool plays_card = false;  // the CPU machine plays the card: a part of RAM holds the slots; REQUIRES not card
   double acceptance = 0.70, acceptance_decay = 0.85;  // see placement/cost_model.h
+  double row_likeness = 0.03;                         // the same
 };
 
 enum class Memory : std::uint8_t { kVram, kRam, kDisk };

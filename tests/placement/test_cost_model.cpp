@@ -40,6 +40,7 @@ TEST(CostModel, InclusionWithFewerSharesThanUsed) {
 TEST(CostModel, DistinctExpertsOfUniformRouting) {
   PlanInput input = real_input();
   input.shares = uniform_shares(49, 512, 10);
+  input.row_likeness = 0;
   const CostModel costs(input);
   const std::pair<int, double> published[] = {{1, 10.0}, {2, 19.8}, {4, 38.8}, {5, 48.1}, {8, 74.7}};
   for (const auto& [rows, distinct] : published) {
@@ -51,6 +52,37 @@ TEST(CostModel, DistinctExpertsOfUniformRouting) {
     EXPECT_NEAR(sum, distinct, 0.05);
     EXPECT_NEAR(work, sum + 0.2 * (10.0 * rows - sum), 1e-9);  // every row beyond an expert's first costs row_cost
   }
+}
+
+// The chance is that of an urn: p is the mean of a beta distribution, and integrating over it must give the same.
+TEST(CostModel, RowsOfAPassAreAlike) {
+  Random random(4);
+  for (int trial = 0; trial < 60; ++trial) {
+    const double likeness = uniform(random, 0.01, 0.3), p = uniform(random, 0.05, 0.9), a = p / likeness,
+                 b = (1 - p) / likeness;
+    const int rows = pick(random, 1, kLikeRows);
+    // With x = t^3 (10 - 15 t + 6 t^2) both ends are flat, whatever the density does there.
+    double mass = 0, met = 0;
+    constexpr int kSteps = 200000;
+    for (int i = 0; i < kSteps; ++i) {
+      const double t = (i + 0.5) / kSteps, x = t * t * t * (10 - 15 * t + 6 * t * t),
+                   y = (1 - t) * (1 - t) * (1 - t) * (1 + 3 * t + 6 * t * t);
+      const double weight = std::exp((a - 1) * std::log(x) + (b - 1) * std::log(y)) * t * t * (1 - t) * (1 - t);
+      mass += weight;
+      met += weight * (1 - std::exp(rows * std::log(y)));
+    }
+    EXPECT_NEAR(chance_met(p, rows, likeness), met / mass, 2e-3) << p << " " << likeness << " " << rows;
+  }
+  for (const int rows : {1, 2, 5, 15, 16, 100}) {
+    EXPECT_NEAR(chance_met(0.1, rows, 0), 1 - std::pow(0.9, rows), 1e-12);
+    EXPECT_EQ(chance_met(1.0, rows, 0.3), 1.0);
+    EXPECT_EQ(chance_met(0.0, rows, 0.3), 0.0);
+    EXPECT_LE(chance_met(0.1, rows, 0.2), chance_met(0.1, rows, 0.1));
+    EXPECT_LT(chance_met(0.1, rows, 0.2), chance_met(0.1, rows + 1, 0.2));
+  }
+  EXPECT_DOUBLE_EQ(chance_met(0.1, 1, 0.2), 0.1);
+  // Rows that are far apart are no more alike than those of a window.
+  EXPECT_NEAR(1 - chance_met(0.1, 40, 0.2), (1 - chance_met(0.1, 15, 0.2)) * std::pow(1 - 0.1 / 4, 25), 1e-12);
 }
 
 // Uniform routing, so that every expert meets q and k of the same formula: the least number of rows, found one by one.
@@ -72,7 +104,7 @@ TEST(CostModel, StreamRowsIsWherePcieOvertakesTheCrew) {
     const double sent = in_ram * 1900.0 * 1024 / (input.hardware.gpu->pcie_to_card_gbps * 1e9);
     int expected = 0;
     for (int rows = 1; rows <= kMostPrefillRows && expected == 0; ++rows) {
-      const double p = 10.0 / 512, q = 1 - std::pow(1 - p, rows);
+      const double p = 10.0 / 512, q = chance_met(p, rows, input.row_likeness);
       const double crew = in_ram * costs.crew_seconds(0) * (q + input.hardware.cpu.row_cost * (rows * p - q));
       if (sent <= crew) expected = rows;
     }
@@ -143,7 +175,9 @@ TEST(CostModel, ARoundTermByTerm) {
     double hit = 0, miss = 0, work = 0, disk = 0, disk_work = 0;
     for (int e = 0; e < 512; ++e) {
       const double chance = p[static_cast<std::size_t>(bank * 512 + e)];
-      const double q = 1 - std::pow(1 - chance, rows), k = q + 0.2 * (chance * rows - q);
+      double none = 1;
+      for (int i = 0; i < rows; ++i) none *= 1 - chance / (1 + 0.03 * i);
+      const double q = 1 - none, k = q + 0.2 * (chance * rows - q);
       if (e % 3 == 0) {
         hit += q;
       } else if (e % 100 == 1) {
@@ -155,7 +189,7 @@ TEST(CostModel, ARoundTermByTerm) {
       }
     }
     const double card = (shared + hit * blob) / card_rate;
-    const double both = expected_stage(card, miss, blob * work / miss / crew_rate, 5e-6);
+    const double both = expected_stage(card, miss, blob * work / miss / crew_rate, 0.25 * card + 5e-6);
     *wait += both - card;
     *crew += blob * work / crew_rate;
     return both + blob * disk / disk_rate + blob * disk_work / crew_rate;
@@ -239,7 +273,29 @@ TEST(CostModel, TypesHaveTheirOwnRates) {
   EXPECT_NEAR(costs.stage_seconds(0, hits), 250e6 / 48 / 720e9 + 5 * costs.card_seconds(0), 1e-12);
   // And the crew: so many misses that it is the later one in any case.
   const BankLoad misses{.card = 5, .misses = 600, .work = 660};
-  EXPECT_NEAR(costs.stage_seconds(0, misses), 660 * costs.crew_seconds(0) + 5e-6, 1e-9);
+  EXPECT_NEAR(costs.stage_seconds(0, misses), 660 * costs.crew_seconds(0) + 5e-6 + 0.25 * costs.stage_seconds(0, hits),
+              1e-9);
+}
+
+// From side by side to one after the other.
+TEST(CostModel, TheCardsLead) {
+  PlanInput input = real_input();
+  const BankLoad few{.card = 40, .misses = 0.2, .work = 0.2}, many{.card = 40, .misses = 600, .work = 600};
+  double before = 0;
+  for (const double lead : {0.0, 0.5, 1.0}) {
+    input.hardware.gpu->expert_lead = lead;
+    const CostModel costs(input);
+    const double card = costs.stage_seconds(0, {.card = 40}), crew = 600 * costs.crew_seconds(0);
+    EXPECT_NEAR(costs.stage_seconds(0, many), crew + 2e-6 + lead * card, 1e-9);
+    // A layer without a miss does not wait.
+    const double none = std::exp(-0.2), seconds = costs.stage_seconds(0, few);
+    EXPECT_GE(seconds, card);
+    EXPECT_LE(seconds, none * card + (1 - none) * ((1 + lead) * card + 2e-6) + 0.2 * costs.crew_seconds(0));
+    EXPECT_GE(seconds, before);
+    before = seconds;
+  }
+  EXPECT_EQ(CostModel(input).loads(all_in_ram(49, 512), 0).size(), 49U);
+  EXPECT_EQ(CostModel(input).loads(all_in_ram(49, 512), 0)[48].misses, 0);  // no draft, no draft block
 }
 
 TEST(CostModel, SaysWhatIsMissing) {

@@ -193,6 +193,7 @@ TEST(Replay, ShippedTracesOverASwitchOfDomain) {
 // round. Rows meet experts independently; within a row exactly `used` are drawn (systematic sampling in random order).
 TEST(Replay, PredictsTheRoundThatTheCostModelExpects) {
   PlanInput input = testing::real_input();
+  input.row_likeness = 0;
   const ExpertPlacement start = make_plan(input).placement;
   const CostModel model(input);
   ASSERT_TRUE(model.known());
