@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "placement/check.h"
@@ -14,6 +15,23 @@ namespace tandem {
 void AcceptanceTable::Bucket::observe(double right) {
   accepted = accepted * kKeep + right;
   all = all * kKeep + 1.0;
+}
+
+void AcceptanceTable::Bucket::fade(double most, double guess) {
+  if (all <= most) return;
+  accepted = chance(guess) * (most + kPriorWeight) - kPriorWeight * guess;
+  all = most;
+}
+
+void AcceptanceTable::fade_head(double most) {
+  head_any_[0].fade(most, kFirstAcceptance);
+  for (std::size_t i = 1; i < kMaxHeadDrafts; ++i) head_any_[i] = {};
+  for (std::size_t k = 0; k < kChains; ++k) {
+    for (Bucket& bucket : head_[k]) bucket.fade(most, bucket.prior);
+    const double all = std::accumulate(made_[k].begin(), made_[k].end(), 0.0), left = k == 0 ? most : 0;
+    if (all <= left) continue;
+    for (double& count : made_[k]) count *= left / all;
+  }
 }
 
 AcceptanceTable::AcceptanceTable() {
@@ -156,7 +174,8 @@ void TokenRate::add(double tokens, double seconds) {
 }
 
 DepthChoice choose_depth(std::span<const double> chances, const PassClock& clock, double rate, std::size_t made,
-                         double first, double step) {
+                         double first, double step, std::size_t least) {
+  CHECK(least <= chances.size(), "{} of {} drafts", least, chances.size());
   DepthChoice best;
   const double alone = clock.seconds(1);
   double reach = 1, tokens = 0, drafting = 0;
@@ -165,7 +184,7 @@ DepthChoice choose_depth(std::span<const double> chances, const PassClock& clock
     tokens += reach;
     if (d > made) drafting += d == made + 1 ? first : step;
     const double gain = tokens - rate * (clock.seconds(1 + d) - alone + drafting);
-    if (gain > best.gain) best = {d, gain};
+    if (gain > best.gain || d == least) best = {d, gain};
   }
   return best;
 }

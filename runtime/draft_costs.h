@@ -26,6 +26,9 @@ class AcceptanceTable {
   double head_worth(std::size_t chain, double reach, double cost) const;
   void made(const Draft& draft, std::size_t chain);  // a draft of the head, whether it will be checked or not
   void observe(const Draft& draft, std::size_t chain, bool accepted);
+  // What is known of the head counts like this many observations at most: the text may have changed since. How often it
+  // is right at later places is forgotten, and follows from the first.
+  void fade_head(double most);
 
  private:
   struct Bucket {
@@ -33,6 +36,7 @@ class AcceptanceTable {
     double chance(double guess) const { return (accepted + kPriorWeight * guess) / (all + kPriorWeight); }
     double chance() const { return chance(prior); }
     void observe(double accepted);
+    void fade(double most, double guess);  // the chance stays
   };
   static constexpr std::size_t kConfidences = 10, kChains = 4, kMatches = 7;
   static std::size_t chain_class(std::size_t chain) { return chain < kChains ? chain : kChains - 1; }
@@ -109,8 +113,9 @@ struct DepthChoice {
   double gain = 0;  // tokens more than a round without drafts
 };
 // chances[i]: of draft i, given those before. The first `made` of them cost nothing more; the next one costs `first`
-// seconds, and each after it `step`.
+// seconds, and each after it `step`. At least `least` drafts are chosen, of as many chances or more; what that loses is
+// a gain below 0.
 DepthChoice choose_depth(std::span<const double> chances, const PassClock& clock, double rate, std::size_t made,
-                         double first, double step);
+                         double first, double step, std::size_t least = 0);
 
 }  // namespace tandem

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "placement/check.h"
@@ -9,10 +10,15 @@
 namespace tandem {
 namespace {
 
-// The head is tried again, while it does not pay, after kFirstPatience rounds, then after twice as many, up to
-// kLastPatience: kProbes rounds with one draft. It pays again when it was worth a draft kProbes times in a row without
-// being on trial.
-constexpr std::size_t kFirstPatience = 64, kLastPatience = 1024, kProbes = 2;
+// A head that rests is tried for at most kTrialRounds rounds of up to kTrialDrafts drafts; what was known of it counts
+// like kTrialMemory observations then, so that one trial can change the verdict. A trial ends when drafting pays, or is
+// behind by more than kDoubt / sqrt(rounds tried) tokens a round. The next one comes when the last has cost no more
+// than kTrialShare of the tokens since: after kFirstPatience to kLastPatience rounds. Later drafts are made where a
+// step of the head costs no more than kTrialStep tokens.
+constexpr std::size_t kFirstPatience = 64, kLastPatience = 1024, kTrialRounds = 8, kTrialDrafts = 3;
+constexpr double kTrialMemory = 4, kDoubt = 0.3, kTrialShare = 0.0025, kTrialStep = 0.1;
+// The head pays again when it was worth a draft this often in a row without being on trial.
+constexpr std::size_t kProofs = 2;
 // While drafting pays, a round without drafts keeps the time of such a round known.
 constexpr std::size_t kLastPlainPatience = 256;
 
@@ -118,28 +124,57 @@ void Speculator::propose_fixed(std::vector<TokenId>& prefix, std::size_t most) {
 }
 
 // Rounds that are not what the figures say is best, so that the figures stay true.
-bool Speculator::probe(std::vector<TokenId>& prefix) {
+bool Speculator::probe() {
   // The first rounds show what a round without drafts takes, and the rate of tokens.
   if (!clock_.known() || !rate_.known()) return true;
   if (clock_.age(1) >= plain_patience_) {
     plain_patience_ = std::min(2 * plain_patience_, kLastPlainPatience);
     return true;
   }
-  if (head_ == nullptr) return false;
-  if (probes_ == 0 && idle_ >= patience_) {
-    probes_ = kProbes;
-    patience_ = std::min(2 * patience_, kLastPatience);
+  return false;
+}
+
+// Whether this round belongs to a trial of the head. `gain`: tokens that its best depth above 0 is expected to bring
+// more than a round without drafts, below 0 while it does not pay.
+bool Speculator::on_trial(double gain) {
+  if (trial_ == 0) {
+    if (idle_ < patience_) return false;
+    trial_ = kTrialRounds;
+    lost_ = 0;
+    acceptance_.fade_head(kTrialMemory);
+    return true;
   }
-  if (probes_ == 0) return false;
-  --probes_;
+  const auto tried = static_cast<double>(kTrialRounds - trial_);
+  if (tried < kProofs || (gain <= 0 && gain >= -kDoubt / std::sqrt(tried))) return true;
+  end_trial();
+  return false;
+}
+
+void Speculator::end_trial() {
+  trial_ = 0;
+  patience_ = static_cast<std::size_t>(
+      std::clamp(lost_ / kTrialShare, static_cast<double>(kFirstPatience), static_cast<double>(kLastPatience)));
+}
+
+void Speculator::try_head(std::vector<TokenId>& prefix, std::size_t most) {
   idle_ = 0;
-  run_head(prefix, [] { return false; });
-  return true;
+  const bool deep = rate_.rate() * step_.mean() <= kTrialStep;
+  run_head(prefix, [&] { return deep && drafts_.size() < std::min(most, kTrialDrafts); });
+  // One at least is checked: a head may have become better than its confidence says.
+  if (!drafts_.empty()) {
+    chances_.clear();
+    for (std::size_t i = 0; i < drafts_.size(); ++i) chances_.push_back(acceptance_.chance(drafts_[i], i));
+    const double rate = rate_.rate(), drafting = begin_.mean() + static_cast<double>(drafts_.size() - 1) * step_.mean();
+    const DepthChoice kept = choose_depth(chances_, clock_, rate, chances_.size(), 0, 0, 1);
+    drafts_.resize(kept.depth);
+    lost_ += rate * drafting - kept.gain;
+  }
+  if (--trial_ == 0) end_trial();
 }
 
 void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
   ++idle_;
-  if (probe(prefix)) return;
+  if (probe()) return;
   const double rate = rate_.rate();
   // What the lookup offers is there for nothing; what the head will say is only known in the mean.
   chances_.clear();
@@ -167,7 +202,10 @@ void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
     const double row = rate * (clock_.seconds(2 + there) - clock_.seconds(1 + there));
     return acceptance_.head_worth(there - from, reach, row) > rate * first;
   };
-  if (lookup.depth > 0 && lookup.gain >= head.gain) {
+  const bool by_lookup = lookup.depth > 0 && lookup.gain >= head.gain;
+  if (!by_lookup && on_trial(choose_depth(chances_, clock_, rate, 0, begin_.mean(), step_.mean(), 1).gain))
+    return try_head(prefix, most);
+  if (by_lookup) {
     take_lookup(lookup.depth);
     from = lookup.depth;
     chances_ = alone;
@@ -179,7 +217,7 @@ void Speculator::propose_auto(std::vector<TokenId>& prefix, std::size_t most) {
     paid_ = 0;
     return;
   }
-  if (++paid_ >= kProbes) patience_ = kFirstPatience;
+  if (++paid_ >= kProofs) patience_ = kFirstPatience;
   run_head(prefix, [&] {
     const std::size_t last = drafts_.size() - 1;
     chances_[last] = acceptance_.chance(drafts_.back(), last - from);

@@ -34,7 +34,10 @@ class Speculator : public Drafter {
   void take_lookup(std::size_t count);
   void propose_fixed(std::vector<TokenId>& prefix, std::size_t most);
   void propose_auto(std::vector<TokenId>& prefix, std::size_t most);
-  bool probe(std::vector<TokenId>& prefix);
+  bool probe();
+  bool on_trial(double gain);
+  void end_trial();
+  void try_head(std::vector<TokenId>& prefix, std::size_t most);
   // Lets the head make drafts after those there are, as long as wanted(drafts so far) says so.
   void run_head(std::vector<TokenId>& prefix, const std::function<bool()>& wanted);
   bool is_stop(TokenId token) const;
@@ -54,7 +57,8 @@ class Speculator : public Drafter {
   RunningMean step_, begin_;        // seconds of the head: a draft, and catching up
   std::size_t idle_ = 0;            // rounds since a draft of the head was last checked
   std::size_t patience_ = 64;       // rounds until it is tried again
-  std::size_t probes_ = 0;          // tries still to make
+  std::size_t trial_ = 0;           // rounds still to try
+  double lost_ = 0;                 // tokens that the trial has cost so far
   std::size_t paid_ = 0;            // rounds in a row in which the head was worth a draft
   std::size_t plain_patience_ = 8;  // rounds until a pass without drafts is timed again
 };

@@ -74,6 +74,48 @@ TEST(AcceptanceTable, TheWorthOfSeeingADraftIsThatOfTheSureOnes) {
   EXPECT_NEAR(table.head_worth(0, 0.3, 0.4), 0.0, 1e-9);
 }
 
+// What was learned of first drafts stays the guess, but new observations count for more: of chances, of those of drafts
+// not made yet, of how often sure drafts come. Later places follow from the first.
+TEST(AcceptanceTable, AFadedHeadLearnsFaster) {
+  const auto learn = [](AcceptanceTable& table, int times, bool sure, std::size_t chains) {
+    for (int i = 0; i < times; ++i)
+      for (std::size_t chain = 0; chain < chains; ++chain) {
+        table.made(head_draft(sure ? 0.95F : 0.25F), chain);
+        table.observe(head_draft(0.65F), chain, sure);
+      }
+  };
+  AcceptanceTable old;
+  learn(old, 300, false, 3);
+  AcceptanceTable faded = old;
+  faded.fade_head(8);
+  EXPECT_NEAR(faded.head_chance(0), old.head_chance(0), 1e-12);
+  EXPECT_NEAR(faded.head_worth(0, 0.9, 0.1), old.head_worth(0, 0.9, 0.1), 1e-12);
+  EXPECT_GT(old.head_chance(1), old.head_chance(0) * 0.86);
+  EXPECT_NEAR(faded.head_chance(1), old.head_chance(0) * 0.85, 1e-12);
+  EXPECT_NEAR(faded.head_chance(2), old.head_chance(0) * 0.85 * 0.85, 1e-12);
+  EXPECT_NEAR(faded.head_worth(1, 0.9, 0.1), 0.9 * faded.head_chance(1) - 0.1, 1e-12);
+  for (std::size_t chain = 0; chain < kMaxHeadDrafts; ++chain)
+    for (const float confidence : {0.05F, 0.25F, 0.65F, 0.95F})
+      EXPECT_NEAR(faded.chance(head_draft(confidence), chain), old.chance(head_draft(confidence), chain), 1e-12);
+  learn(old, 8, true, 3);
+  learn(faded, 8, true, 3);
+  for (std::size_t chain = 0; chain < 3; ++chain) {
+    EXPECT_GT(faded.chance(head_draft(0.65F), chain), old.chance(head_draft(0.65F), chain) + 0.15) << chain;
+    EXPECT_GT(faded.head_chance(chain), old.head_chance(chain) + 0.15) << chain;
+    EXPECT_GT(faded.head_worth(chain, 1.0, 0.5), old.head_worth(chain, 1.0, 0.5) + 0.1) << chain;
+  }
+  // Few observations are not made more.
+  AcceptanceTable young;
+  learn(young, 3, true, 1);
+  AcceptanceTable same = young;
+  same.fade_head(8);
+  learn(young, 1, false, 1);
+  learn(same, 1, false, 1);
+  EXPECT_NEAR(same.head_chance(0), young.head_chance(0), 1e-12);
+  EXPECT_NEAR(same.head_worth(0, 0.9, 0.1), young.head_worth(0, 0.9, 0.1), 1e-12);
+  EXPECT_NEAR(same.chance(head_draft(0.65F), 0), young.chance(head_draft(0.65F), 0), 1e-12);
+}
+
 TEST(AcceptanceTable, ForgetsWhatWasLongAgo) {
   AcceptanceTable table;
   for (int i = 0; i < 1000; ++i) table.observe(head_draft(0.5F), 0, true);
@@ -162,9 +204,10 @@ TEST(ChooseDepth, AgreesWithTryingAll) {
     const double rate = (0.5 + 1.5 * draw(random)) / (base + row);
     const double step = 0.002 * draw(random), first = 0.004 * draw(random);
     const std::size_t made = random() % (chances.size() + 1);
+    const std::size_t least = random() % 3 == 0 ? random() % (chances.size() + 1) : 0;
     std::size_t best = 0;
-    double gain = 0;
-    for (std::size_t d = 1; d <= chances.size(); ++d) {
+    double gain = least == 0 ? 0 : -1e9;
+    for (std::size_t d = std::max<std::size_t>(least, 1); d <= chances.size(); ++d) {
       double tokens = 0, cost = clock.seconds(1 + d) - clock.seconds(1);
       for (std::size_t n = 1; n <= d; ++n) {
         double reach = 1;
@@ -177,7 +220,7 @@ TEST(ChooseDepth, AgreesWithTryingAll) {
         best = d;
       }
     }
-    const DepthChoice choice = choose_depth(chances, clock, rate, made, first, step);
+    const DepthChoice choice = choose_depth(chances, clock, rate, made, first, step, least);
     ASSERT_EQ(choice.depth, best);
     ASSERT_NEAR(choice.gain, gain, 1e-9);
     ++counts[best];

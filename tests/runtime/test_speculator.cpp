@@ -30,10 +30,12 @@ class MadeUpHead : public DraftHead {
     EXPECT_TRUE(open_ && logits_);
     EXPECT_EQ(prefix.size(), at_);
     EXPECT_TRUE(chain_.empty() || std::equal(chain_.rbegin(), chain_.rend(), prefix.rbegin()));
-    const double chance = chances.empty() ? 1.0 : chances[random_() % chances.size()];
+    const std::size_t kind = chances.empty() ? 0 : random_() % chances.size();
+    const double chance = chances.empty() ? 1.0 : chances[kind];
     std::uniform_real_distribution<double> draw(0, 1);
     const TokenId right = text_[at_ % text_.size()];
-    return {draw(random_) < chance ? right : right + 1, DraftSource::kHead, static_cast<float>(chance)};
+    const double truth = truths.empty() ? chance : truths[kind];
+    return {draw(random_) < truth ? right : right + 1, DraftSource::kHead, static_cast<float>(chance)};
   }
   void advance(TokenId token, bool logits) override {
     EXPECT_TRUE(open_);
@@ -49,7 +51,10 @@ class MadeUpHead : public DraftHead {
     chain_.clear();
   }
 
+  void seed(std::uint32_t value) { random_.seed(value); }
+
   std::vector<double> chances;
+  std::vector<double> truths;  // chances that it is right, where they are not what it says
   double step_seconds = 0, begin_seconds = 0;
   bool ready = true;
   std::size_t begins = 0, advances = 0, answer_start_seen = 0;
@@ -311,6 +316,130 @@ TEST(SpeculatorAuto, RecordedPassesAreForgotten) {
       EXPECT_GT(found, 0.97 * best) << world.name << " from token " << from << ": " << found << " against " << best;
     }
   }
+}
+
+struct Phase {
+  std::size_t until;  // token
+  double row;
+  std::vector<double> chances;
+};
+struct Shift {
+  const char* name;
+  double step, begin;
+  std::vector<Phase> phases;
+};
+
+// Tokens a second of each phase.
+std::vector<double> phase_rates(const Shift& shift, const std::vector<TokenId>& text, std::optional<int> depth,
+                                std::uint32_t seed) {
+  Rig rig(text, {.head = true, .lookup = false, .depth = depth}, 20);
+  rig.head.seed(seed);
+  rig.head.step_seconds = shift.step;
+  rig.head.begin_seconds = shift.begin;
+  double row = 0;
+  rig.pass_seconds = [&](std::size_t w) { return 1 + row * static_cast<double>(w - 1); };
+  std::vector<double> rates;
+  for (const Phase& phase : shift.phases) {
+    row = phase.row;
+    rig.head.chances = phase.chances;
+    rates.push_back(rig.run(phase.until));
+  }
+  return rates;
+}
+
+// Texts that become easier or harder: in every part auto keeps to 3 % of the best fixed depth of that part, the time to
+// notice included. A head that rests has to be tried long enough, and what was known of it must not outvote the trial.
+TEST(SpeculatorAuto, KeepsUpWhenTheTextChanges) {
+  const Shift shifts[] = {
+      {"hardly pays, then pays", 0.03, 0.17, {{3000, 0.26, {0.69, 0.39, 0.23}}, {8000, 0.30, {0.57, 0.26, 1.0}}}},
+      {"rests, then pays", 0.03, 0.17, {{5000, 0.30, {0.45, 0.3, 0.2}}, {10000, 0.30, {0.57, 0.26, 1.0}}}},
+      {"rests for long", 0.05, 0.1, {{9000, 0.35, {0.2}}, {16000, 0.35, {0.65}}}},
+      {"useless, good, useless", 0.05, 0.05, {{2000, 0.2, {0.05}}, {15000, 0.2, {0.8}}, {18000, 0.2, {0.05}}}},
+      {"near, good, near", 0.05, 0.1, {{3000, 0.35, {0.4}}, {9000, 0.35, {0.55}}, {15000, 0.35, {0.4}}}},
+      // A draft alone does not pay for catching up, several do: what later ones would be is seen in a trial.
+      {"only chains pay", 0.02, 0.8, {{2000, 0.05, {0.2}}, {11000, 0.05, {0.7}}}},
+      {"only chains pay, dear rows", 0.02, 0.5, {{3000, 0.2, {0.3}}, {12000, 0.2, {0.69}}}},
+      {"near, for long", 0.26, 0.23, {{2000, 0.39, {0.524}}, {9000, 0.39, {0.524}}}},
+  };
+  for (const Shift& shift : shifts) {
+    const std::vector<TokenId> text = random_text(shift.phases.back().until + 100, 11, 1 << 19);
+    std::vector<double> shares(shift.phases.size(), 0.0);  // of the best fixed depth, in the mean of some heads
+    constexpr std::uint32_t kHeads = 3;
+    for (std::uint32_t seed = 4; seed < 4 + kHeads; ++seed) {
+      std::vector<double> best(shift.phases.size(), 0.0);
+      for (const int depth : {0, 1, 2, 3, 5, 8}) {
+        const std::vector<double> rates = phase_rates(shift, text, depth, seed);
+        for (std::size_t i = 0; i < best.size(); ++i) best[i] = std::max(best[i], rates[i]);
+      }
+      const std::vector<double> found = phase_rates(shift, text, std::nullopt, seed);
+      for (std::size_t i = 0; i < best.size(); ++i) shares[i] += found[i] / best[i] / kHeads;
+    }
+    for (std::size_t i = 0; i < shares.size(); ++i) EXPECT_GT(shares[i], 0.97) << shift.name << ", part " << i;
+  }
+}
+
+// How soon a head that has rested for long is drafting again when it has become good: after the rest that was due and a
+// trial or two, in the mean of some heads.
+TEST(SpeculatorAuto, NoticesAHeadThatHasBecomeGood) {
+  const std::vector<TokenId> text = random_text(16000, 23, 1 << 19);
+  constexpr std::uint32_t kHeads = 8;
+  double rounds = 0;
+  for (std::uint32_t seed = 1; seed <= kHeads; ++seed) {
+    Rig rig(text, {.head = true, .lookup = false, .depth = {}}, 20);
+    rig.head.seed(seed);
+    rig.head.step_seconds = 0.05;
+    rig.head.begin_seconds = 0.1;
+    rig.pass_seconds = [](std::size_t w) { return 1 + 0.35 * static_cast<double>(w - 1); };
+    rig.head.chances = {0.2};
+    rig.run(6000 + 97 * seed);
+    rig.head.chances = {0.65};
+    for (int in_a_row = 0; in_a_row < 20 && rig.prefix.size() < 15000; ++rounds) {
+      rig.round();
+      in_a_row = rig.drafts.empty() ? 0 : in_a_row + 1;
+    }
+  }
+  EXPECT_LT(rounds / kHeads, 280);
+}
+
+// A head that never pays: once that is known, what its trials cost is bounded, whatever it costs and however near it
+// is.
+TEST(SpeculatorAuto, TrialsOfARestingHeadCostLittle) {
+  const World worlds[] = {
+      {"useless", 0.2, 0.05, 0.05, {0.05}},      {"rows cost a round", 0.95, 0.1, 0.15, {0.6, 0.5, 0.4}},
+      {"slow head", 0.1, 0.6, 0.6, {0.5}},       {"near", 0.39, 0.26, 0.23, {0.524}},
+      {"very dear", 2.0, 1.0, 1.0, {0.3, 0.5}},  {"dear and near", 0.6, 0.02, 0.3, {0.8, 0.8, 0.8, 0.85}},
+      {"nearer", 0.35, 0.05, 0.1, {0.42, 0.43}},
+  };
+  const std::vector<TokenId> text = random_text(30100, 17, 1 << 19);
+  for (const World& world : worlds) {
+    Rig rig(text, {.head = true, .lookup = false, .depth = {}}, 20);
+    rig.head.chances = world.chances;
+    rig.head.step_seconds = world.step;
+    rig.head.begin_seconds = world.begin;
+    rig.pass_seconds = [&](std::size_t w) { return 1 + world.row * static_cast<double>(w - 1); };
+    rig.run(2000);
+    const std::size_t steps = rig.head.advances;
+    EXPECT_GT(rig.run(30000), 0.992) << world.name;
+    // Later drafts are looked at where that costs little.
+    EXPECT_EQ(rig.head.advances > steps, world.step < 0.2) << world.name;
+    EXPECT_GT(rig.head.begins, 50U) << world.name;  // but it is tried
+  }
+}
+
+// Drafts are there for nothing, and none is worth its row: the sure ones do not come any more, and those that come were
+// always wrong. Made and thrown away they would never be judged again, though they have become right.
+TEST(SpeculatorAuto, DraftsThatAreThrownAwayAreTriedAgain) {
+  Rig rig(random_text(9100, 19, 1 << 19), {.head = true, .lookup = false, .depth = {}}, 20);
+  rig.pass_seconds = [](std::size_t w) { return 1 + 0.3 * static_cast<double>(w - 1); };
+  rig.head.chances = {0.95, 0.65, 0.65};
+  rig.head.truths = {0.95, 0.0, 0.0};
+  rig.run(3000);
+  rig.head.chances = {0.65};
+  rig.head.truths = {0.0};
+  rig.run(3500);
+  rig.head.truths = {1.0};
+  rig.run(6000);
+  EXPECT_GT(rig.run(9000), 1.4);
 }
 
 // Halfway drafts become useless, later good again.
