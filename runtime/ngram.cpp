@@ -26,20 +26,25 @@ void ngram_rows(const ModelShape& shape, std::span<const TokenId> context, std::
   }
 }
 
-NgramTable::NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram)
-    : shape_(shape), table_(table), in_ram_(in_ram), page_(static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE))) {
+NgramTable::NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram, Advise advise)
+    : shape_(shape),
+      table_(table),
+      in_ram_(in_ram),
+      advise_(advise != nullptr ? advise : madvise),
+      page_(static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE))) {
   // Rows are read at random and are smaller than a page: from disk, the kernel would read ahead 128 KiB for each.
   const auto begin = (reinterpret_cast<std::uintptr_t>(table.data) + page_ - 1) / page_ * page_;
   const auto end = (reinterpret_cast<std::uintptr_t>(table.data) + table.bytes()) / page_ * page_;
-  if (end > begin) madvise(reinterpret_cast<void*>(begin), end - begin, in_ram ? MADV_WILLNEED : MADV_RANDOM);
+  if (end > begin) advise_(reinterpret_cast<void*>(begin), end - begin, in_ram ? MADV_WILLNEED : MADV_RANDOM);
 }
 
-// Asks for the pages of all rows before the first is read, so that a disk serves them side by side.
+// Asks for the pages of all rows before the first is read, so that a disk serves them side by side. Pages that are
+// there already are asked for as well: to know that they are (mincore) is a call of the system for each row, too.
 void NgramTable::read_ahead(std::span<const std::uint64_t> rows) const {
   for (const std::uint64_t row : rows) {
     const auto begin = reinterpret_cast<std::uintptr_t>(table_.row(row)) / page_ * page_;
     const auto end = reinterpret_cast<std::uintptr_t>(table_.row(row)) + table_.row_size();
-    madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+    advise_(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
   }
 }
 

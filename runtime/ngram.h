@@ -18,9 +18,11 @@ void ngram_rows(const ModelShape& shape, std::span<const TokenId> context, std::
 
 class NgramTable {
  public:
+  using Advise = int (*)(void* begin, std::size_t bytes, int advice);  // madvise, but for tests
+
   // in_ram: the whole table is read ahead; else rows come from the disk when they are needed, those of one call at
   // once.
-  NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram = false);
+  NgramTable(const ModelShape& shape, const WeightView& table, bool in_ram = false, Advise advise = nullptr);
   // out [tokens, ple_width]: the concatenated table rows of each token; `before` holds the ngram_size - 1 tokens ahead
   // of the first one (fewer at the start of a sequence).
   void gather(std::span<const TokenId> before, std::span<const TokenId> tokens, Rows out) const;
@@ -31,6 +33,7 @@ class NgramTable {
   const ModelShape& shape_;
   WeightView table_;
   bool in_ram_;
+  Advise advise_;
   std::uintptr_t page_;  // bytes
 };
 
