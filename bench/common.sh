@@ -1,4 +1,4 @@
-# shellcheck shell=bash disable=SC2034
+# shellcheck shell=bash disable=SC2034,SC2154
 # Shared by the scripts of this folder; sourced, never run. Sets `root` (the checkout, absolute) and `me` (the name that
 # messages start with). A script has its usage in its head comment, from the line with its own name on.
 
@@ -40,11 +40,13 @@ need_programs() {
   if [[ -d $bin/lib ]]; then export LD_LIBRARY_PATH=$bin/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}; fi
 }
 
-# recipe NAME: the flags of make_synth for a model of the table of rounds. The file of q4 has half of the layers.
+# The models of the table of rounds; the file of q4 has half of the layers. recipe NAME sets the array `recipe`, the flags
+# of make_synth but for the layers.
+declare -A layers_of=([q3]=48 [q4]=24)
 recipe() {
+  recipe=(--vocab 248320 --ngram-rows 1600000 --skew "0.41,0.92")
   case $1 in
-    q3) echo --layers 48 --mtp --gate-up IQ3_XXS --down IQ4_NL ;;
-    q4) echo --layers 24 --gate-up Q4_K --down IQ4_NL ;;
+    q3) recipe+=(--mtp --gate-up IQ3_XXS --down IQ4_NL) ;;
+    q4) recipe+=(--gate-up Q4_K --down IQ4_NL) ;;
   esac
-  echo --vocab 248320 --ngram-rows 1600000 --skew 0.41,0.92
 }

@@ -19,10 +19,11 @@ need_programs fit_cost_model make_synth
 files=$(mktemp -d "${TMPDIR:-/tmp}/tandem-fit-XXXXXX") || exit 2
 trap 'rm -rf -- "$files"' EXIT
 models=()
-for name in q3-48 q4-24; do
-  model=$files/$name-layers.gguf census=$files/$name.census.csv
-  # shellcheck disable=SC2046
-  "$bin/make_synth" "$model" --empty $(recipe "${name%-*}") --census "$census" >/dev/null || exit 2
+for name in q3 q4; do
+  layers=${layers_of[$name]}
+  model=$files/$name-$layers-layers.gguf census=$files/$name.census.csv
+  recipe "$name"
+  "$bin/make_synth" "$model" --empty "${recipe[@]}" --layers "$layers" --census "$census" >/dev/null || exit 2
   models+=(--model "$model,$census")
 done
 flags=(--hardware "$hardware")

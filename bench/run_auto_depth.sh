@@ -11,28 +11,18 @@
 # stopped and named. Each cell's own table goes to OUT/TEXT-SLOTS.txt; all of them to OUT/auto_depth.csv, and a
 # comparison to the standard output. --quick tries the script itself. The exit status is 1 when a cell is missing.
 set -uo pipefail
-root=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
-bin=$root/build/release/bin out=${OUT:-$PWD/auto-depth-out} machine='' jobs=9 budget=140 repeats=5 tokens=128
-while (($#)); do
-  [[ $1 == --quick || $# -ge 2 ]] || set -- --help
-  case $1 in
-    --bin) bin=$2; shift 2 ;;
-    --out) out=$2; shift 2 ;;
-    --machine) machine=$2; shift 2 ;;
-    --jobs) jobs=$2; shift 2 ;;
-    --budget) budget=$2; shift 2 ;;
-    --repeats) repeats=$2; shift 2 ;;
-    --quick) repeats=1 tokens=16; shift ;;
-    *) sed -n 6,12p "$0" >&2; exit 2 ;;
-  esac
-done
+# shellcheck source=bench/common.sh
+. "$(dirname -- "$(readlink -f -- "$0")")/common.sh"
+bin=$root/build/release/bin out=${OUT:-$PWD/auto-depth-out} machine='' jobs=9 budget=140 repeats=5 tokens=128 quick=''
+read_flags bin out machine jobs budget repeats quick! -- "$@"
+((${#rest[@]})) && usage
+[[ $quick ]] && repeats=1 tokens=16
 for number in "$jobs" "$budget" "$repeats"; do
   [[ $number =~ ^[1-9][0-9]*$ ]] ||
-    { echo "run_auto_depth.sh: --jobs, --budget, --repeats: expected a number from 1, found $number" >&2; exit 2; }
+    { echo "$me: --jobs, --budget, --repeats: expected a number from 1, found $number" >&2; exit 2; }
 done
-[[ -x $bin/tandem ]] || { echo "run_auto_depth.sh: $bin/tandem: expected a program, found none" >&2; exit 2; }
+need_programs tandem
 mkdir -p "$out" || exit 2
-[[ -d $bin/lib ]] && export LD_LIBRARY_PATH=$bin/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 machine=${machine:-$(hostname)}
 
 # The processors that this process may use: first one of each core, then those that share a core with one before.

@@ -10,25 +10,14 @@
 # itself: small buffers, few types. --busy takes more and shorter samples, for machines that do other work as well. The
 # exit status is 1 when a step failed.
 set -uo pipefail
-root=$(dirname -- "$(dirname -- "$(readlink -f -- "${BASH_SOURCE[0]}")")")
-bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' budget=470 quick='' busy=()
-while (($#)); do
-  [[ $1 == --quick || $1 == --busy || $# -ge 2 ]] || set -- --help
-  case $1 in
-    --bin) bin=$2; shift 2 ;;
-    --out) out=$2; shift 2 ;;
-    --machine) machine=$2; shift 2 ;;
-    --budget) budget=$2; shift 2 ;;
-    --quick) quick=yes; shift ;;
-    --busy) busy=(--sample-ms 1 --samples 41); shift ;;
-    *) sed -n 5,11p "$0" >&2; exit 2 ;;
-  esac
-done
-for program in bench_machine bench_experts bench_decode make_synth; do
-  [[ -x $bin/$program ]] || { echo "run_device.sh: $bin/$program: expected a program, found none" >&2; exit 2; }
-done
+# shellcheck source=bench/common.sh
+. "$(dirname -- "$(readlink -f -- "$0")")/common.sh"
+bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' budget=470 quick='' busy=''
+read_flags bin out machine budget quick! busy! -- "$@"
+((${#rest[@]})) && usage
+[[ $busy ]] && sampling=(--sample-ms 1 --samples 41) || sampling=()
+need_programs bench_machine bench_experts bench_decode make_synth
 mkdir -p "$out" || exit 2
-[[ -d $bin/lib ]] && export LD_LIBRARY_PATH=$bin/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 name=(--machine "${machine:-$(hostname)}")
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/tandem-bench-XXXXXX") || exit 2
 trap 'rm -rf -- "$scratch"' EXIT
@@ -68,7 +57,7 @@ all_steps() {
   fi
   step 30 "$bin/bench_machine" "${small[@]}" --csv "$out/machine.csv" "${name[@]}"
   for isa in $("$bin/bench_experts" --list | grep -vx -e row -e scalar | tac); do
-    step 90 "$bin/bench_experts" --isa "$isa" "${busy[@]}" "${experts[@]}" --csv "$out/experts.csv" "${name[@]}"
+    step 90 "$bin/bench_experts" --isa "$isa" "${sampling[@]}" "${experts[@]}" --csv "$out/experts.csv" "${name[@]}"
   done
   for count in "${counts[@]}"; do
     step 15 "$bin/bench_decode" "$root/models/flash-next-nano-q4.gguf" --workers "$count" --tokens 256 \
