@@ -1,17 +1,12 @@
 // A prompt on the card: tokens per second for prompts of random text, with a share of the experts on the card, beside
 // what PCIe (bytes of the experts that are sent) and the int8 units (half of their peak) would need, and the split by
 // stage.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 
 #include "bench/bench.h"
+#include "bench/card_run.h"
 #include "bench/noise.h"
-#include "bench/placements.h"
-#include "cpu/cpu_ops.h"
-#include "gpu/gpu_ops.h"
-#include "placement/check.h"
 #include "runtime/expert_store.h"
 #include "runtime/model_visit.h"
 #include "runtime/output.h"
@@ -20,34 +15,22 @@
 namespace tandem::bench {
 namespace {
 
-struct Options {
-  std::string model, csv, machine, census;
-  int device = 0;
-  std::size_t workers = 0, chunk = 4096, part = 1024, repeats = 2, stream_rows = 256;
+struct Options : CardOptions {
+  Options() { residency = {0.3}; }
+  std::size_t chunk = 4096, part = 1024, repeats = 2, stream_rows = 256;
   std::vector<std::size_t> tokens{512, 4096};
-  std::vector<double> residency{0.3};
   double peak = 1979;
-  bool stages = false;
 };
 
 void add_flags(CLI::App& app, Options& options) {
-  app.add_option("MODEL", options.model, "GGUF file")->required();
-  app.add_option("--device", options.device, "number of the card")->capture_default_str();
-  app.add_option("--workers", options.workers, "CPU threads; default one per processor");
+  add_card_flags(app, options);
   app.add_option("--tokens", options.tokens, "lengths of prompts")->delimiter(',')->check(CLI::PositiveNumber);
   app.add_option("--chunk", options.chunk, "rows of a pass")->check(CLI::Range(1, 8192))->capture_default_str();
   app.add_option("--part", options.part, "rows of a part of a pass, a multiple of 16")->capture_default_str();
   app.add_option("--repeats", options.repeats, "runs that count; one more comes first")->check(CLI::PositiveNumber);
   app.add_option("--stream-rows", options.stream_rows, "passes of this many rows are sent the experts off the card")
       ->capture_default_str();
-  app.add_option("--residency", options.residency, "shares of all experts on the card, drawn at random or by --census")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--census", options.census, "the experts on the card are those it counts most, not random ones");
   app.add_option("--peak", options.peak, "int8 peak of the card, 1e12 operations a second")->capture_default_str();
-  app.add_flag("--stages", options.stages, "a table of the stages on the card, from a run of its own");
-  app.add_option("--csv", options.csv, "append the figures to this file");
-  app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
   app.footer("Example:\n  bench_prefill full.gguf --tokens 512,4096,32768 --residency 0.3 --stages --csv prefill.csv");
 }
 
@@ -90,31 +73,22 @@ int run(int argc, char** argv) {
               {"model", "workers", "residency", "chunk", "part", "tokens", "seconds", "tokens_s", "sent_gb", "pcie_gbs",
                "pcie_s", "int8_s", "share_of_bound", "card_gb"});
   write_stderr(busy_warning(machine));
-  std::string why_not;
-  const std::optional<Hardware::Gpu> card = probe_gpu(options.device, &why_not);
-  if (!card) fail_input("--device {}: expected a usable GPU, but {}", options.device, why_not);
-  const double pcie = card->pcie_to_card_gbps * 1e9;
+  const double pcie = need_card(options.device).pcie_to_card_gbps * 1e9;
   const Model model = Model::open(options.model, {}, MtpPolicy::kOff);
   const double macs = token_macs(model);
-  const std::string name = std::filesystem::path(options.model).filename().string() +
-                           (options.census.empty() ? ", at random" : ", hottest first");
+  const std::string name = run_label(options);
   Draws draws(7);
   std::vector<TokenId> text(*std::max_element(options.tokens.begin(), options.tokens.end()));
   for (TokenId& id : text) id = static_cast<TokenId>(draws.below(static_cast<std::size_t>(model.shape.vocab)));
 
   for (const double residency : options.residency) {
-    const auto crew = std::make_shared<CpuOps>(CpuOptions{.workers = static_cast<int>(options.workers), .pin = true});
     GpuOptions gpu;
     gpu.device = options.device;
-    gpu.crew = crew;
-    gpu.parallel = [crew](std::size_t n, const std::function<void(std::size_t)>& body) { crew->crew().loop(n, body); };
-    const std::unique_ptr<Ops> ops = make_gpu_ops(gpu, &why_not);
-    CHECK(ops != nullptr, "{}", why_not);
+    const std::unique_ptr<Ops> ops = card_with_crew(gpu, options.workers);
     LoadOptions load;
     load.stream_rows = options.stream_rows;
     load.part_rows = options.part;
-    load.placement =
-        options.census.empty() ? random_placement(model, residency) : hottest(model, options.census, residency);
+    load.placement = run_placement(model, options, residency);
     Pipeline pipeline(model, *ops, options.chunk, load);
     const ExpertStore& store = *pipeline.experts();
     double off_card = 0;  // bytes that a pass is sent

@@ -1,20 +1,15 @@
 // A round on two sides: passes of w rows of forced (random) text with a share of the experts on the card, and what they
 // consist of: bytes of each side over its measured roof, stages on the card, the crew, and what the cost model
 // predicts.
-#include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
-#include <filesystem>
 
 #include "bench/bench.h"
+#include "bench/card_run.h"
 #include "bench/forced_text.h"
 #include "bench/forecast.h"
 #include "bench/pass_bytes.h"
-#include "bench/placements.h"
 #include "bench/read_roof.h"
-#include "cpu/cpu_ops.h"
-#include "gpu/gpu_ops.h"
-#include "placement/check.h"
 #include "runtime/expert_store.h"
 #include "runtime/output.h"
 #include "runtime/plan_report.h"
@@ -22,35 +17,25 @@
 namespace tandem::bench {
 namespace {
 
-struct Options {
-  std::string model, csv, machine, census, routes, hardware;
-  int device = 0;
-  std::size_t workers = 0, passes = 40, prompt = 64;
+struct Options : CardOptions {
+  Options() { residency = {1.0}; }
+  std::string routes, hardware;
+  std::size_t passes = 40, prompt = 64;
   std::vector<std::size_t> widths{1, 4};
-  std::vector<double> residency{1.0};
-  bool stages = false, graphs = true, early = true;
+  bool graphs = true, early = true;
 };
 
 void add_flags(CLI::App& app, Options& options) {
-  app.add_option("MODEL", options.model, "GGUF file")->required();
-  app.add_option("--device", options.device, "number of the card")->capture_default_str();
-  app.add_option("--workers", options.workers, "CPU threads; default one per processor");
+  add_card_flags(app, options);
   app.add_option("--passes", options.passes, "passes for every figure")->check(CLI::PositiveNumber);
   app.add_option("--prompt", options.prompt, "tokens read before")->check(CLI::PositiveNumber)->capture_default_str();
   app.add_option("--widths", options.widths, "rows of a pass, 1 to 16")->delimiter(',')->check(CLI::Range(1, 16));
-  app.add_option("--residency", options.residency, "shares of all experts on the card, drawn at random or by --census")
-      ->delimiter(',')
-      ->check(CLI::Range(0.0, 1.0));
-  app.add_option("--census", options.census, "the experts on the card are those it counts most, not random ones");
   app.add_option("--routes", options.routes,
                  "how routes fall, for the prediction; default what --census says, else evenly");
   app.add_option("--hardware", options.hardware,
                  "efficiencies and fixed costs for the prediction (YAML); bandwidths are measured here");
-  app.add_flag("--stages", options.stages, "a table of the stages on the card, from passes of their own");
   app.add_flag("--no-graphs{false}", options.graphs, "launch every operation anew");
   app.add_flag("--no-early-starts{false}", options.early, "every kernel waits for the end of the one before");
-  app.add_option("--csv", options.csv, "append the figures to this file");
-  app.add_option("--machine", options.machine, "name of the machine in the CSV file; default the host name");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
 }
 
@@ -66,9 +51,7 @@ int run(int argc, char** argv) {
                "card_gbs", "crew_gbs", "bound_ms", "over_bound", "predicted_ms", "hit_rate"});
   write_stderr(busy_warning(machine));
 
-  std::string why_not;
-  std::optional<Hardware::Gpu> card = probe_gpu(options.device, &why_not);
-  if (!card) fail_input("--device {}: expected a usable GPU, but {}", options.device, why_not);
+  std::optional<Hardware::Gpu> card = need_card(options.device);
   Hardware hardware = options.hardware.empty() ? known_hardware() : load_hardware(options.hardware);
   hardware.ram.read_gbps.clear();
   if (hardware.gpu) {
@@ -91,22 +74,16 @@ int run(int argc, char** argv) {
   const PassBytes bytes = pass_bytes(model);
   const PlanInput input = forecast_input(model, hardware, options.routes.empty() ? options.census : options.routes);
   const CostModel costs(input);
-  const std::string name = std::filesystem::path(options.model).filename().string() +
-                           (options.census.empty() ? ", at random" : ", hottest first");
+  const std::string name = run_label(options);
 
   for (const double residency : options.residency) {
-    const auto crew = std::make_shared<CpuOps>(CpuOptions{.workers = static_cast<int>(options.workers), .pin = true});
     GpuOptions gpu;
     gpu.device = options.device;
     gpu.graphs = options.graphs;
     gpu.early_starts = options.early;
-    gpu.crew = crew;
-    gpu.parallel = [crew](std::size_t n, const std::function<void(std::size_t)>& body) { crew->crew().loop(n, body); };
-    const std::unique_ptr<Ops> ops = make_gpu_ops(gpu, &why_not);
-    CHECK(ops != nullptr, "{}", why_not);
+    const std::unique_ptr<Ops> ops = card_with_crew(gpu, options.workers);
     LoadOptions load;
-    load.placement =
-        options.census.empty() ? random_placement(model, residency) : hottest(model, options.census, residency);
+    load.placement = run_placement(model, options, residency);
     const auto load_start = std::chrono::steady_clock::now();
     Pipeline pipeline(model, *ops, std::max(kMaxWindow, options.prompt), load);
     const double loaded = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
