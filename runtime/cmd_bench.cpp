@@ -203,13 +203,17 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     for (const std::string& word : options.drafts)
       ways.push_back(
           std::make_unique<Configuration>(engine, word, parse_drafts(word, engine.drafting()), options.acceptance));
-    if (!run_mode(options, engine, tokens, forced, ways)) return 130;
+    if (!run_mode(options, engine, tokens, forced, ways)) {
+      engine.close();
+      return 130;
+    }
     if (const std::string note = engine.card_memory_note(static_cast<std::int64_t>(ways.size())); !note.empty())
       write_stdout(note + "\n");
     if (const std::uint64_t compared = engine.ops().experts_compared(); compared > 0)
       write_stdout(fmt::format("experts computed on both sides: {}, all equal\n", compared));
     print_table(forced ? "forced text (every configuration walks the file)" : "free text (the model's own)", ways);
   }
+  engine.close();
   return 0;
 }
 

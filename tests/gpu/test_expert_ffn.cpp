@@ -267,6 +267,26 @@ TEST_F(GpuExperts, BankGivesTheBitsOfTheReference) {
   }
 }
 
+// Every type in both halves, jobs of one to four rows.
+TEST_F(GpuExperts, EveryTypeGivesTheBitsOfTheReference) {
+  load_tile_kernels();
+  Random random(39);
+  for (const DType type : kTileTypes) {
+    const BankShape shape{type, type, type, 512, 256, type == DType::IQ4_XS};
+    for (const std::size_t rows : {1UL, 2UL, 5UL})
+      for (const bool repeats : {false, true}) expect_bank(shape, rows, 3, Values::kNormal, random, repeats);
+  }
+}
+
+// More items than the card has room for blocks, so that every block takes several.
+TEST_F(GpuExperts, BlocksTakeSeveralItems) {
+  load_tile_kernels();
+  Random random(40);
+  for (const BankShape& shape : {BankShape{DType::IQ3_XXS, DType::IQ3_XXS, DType::IQ4_NL, 2560, 640},
+                                 BankShape{DType::Q4_K, DType::Q5_K, DType::Q8_0, 2560, 512}})
+    for (const bool repeats : {false, true}) expect_bank(shape, 16, 10, Values::kNormal, random, repeats);
+}
+
 // The pairs of a long pass, expert by expert in batches: those of the batch are written, others are left alone.
 TEST_F(GpuExperts, BatchesGiveTheBitsOfTheReference) {
   load_tile_kernels();
