@@ -400,9 +400,10 @@ void CudaOps::start_experts(const ExpertBank& bank, const Routes& routes, const 
   now_.meetings.push_back(meeting);
   started_ = {meeting, routes.expert};
   CHECK(y.cols == meeting.out && y.stride == y.cols, "results {} apart", y.stride);
-  // Beside what follows, wait included: nothing but finish_experts needs it.
+  // Before the experts on the card: beside them, a block of this kernel finds no room until theirs begin to end, and
+  // the crew starts that much later (docs/decisions.md). The wait is beside what follows: only finish_experts needs it.
+  handoff_.publish(meeting, routes.expert, a.q, &numbers_.data()->first_meeting, stream_);
   const DeviceStream side = sides_.fork(kCrew);
-  handoff_.publish(meeting, routes.expert, a.q, &numbers_.data()->first_meeting, side);
   handoff_.await(meeting, routes.expert, &numbers_.data()->first_meeting, side);
   if (shared.weights != nullptr) ffn(*shared.weights, a, shared.y);
 }

@@ -52,18 +52,21 @@ struct Chosen {
         both(_kand_mask64(bit6, bit7)) {}
 };
 // 64 look-ups in `Count` bytes: a permute each 64 bytes, which takes the six low bits of an index. Masked permutes are
-// one operation where permutes of two tables are three (Golden Cove).
-template <std::size_t Count>
+// one operation where permutes of two tables are three (Golden Cove), but two where those are one (Zen 4), which counts
+// most in the largest tables.
+template <std::size_t Count, bool Pairs = (Count >= 1024)>
 TANDEM_LATTICE_INLINE __m512i look_up(const std::uint8_t* table, __m512i index, const Chosen& chosen) {
-  if constexpr (Count == 256) {
+  if constexpr (Count == 128) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), index, _mm512_load_si512(table + 64));
+  } else if constexpr (Count == 256 && !Pairs) {
     __m512i out = _mm512_permutexvar_epi8(index, _mm512_load_si512(table));
     out = _mm512_mask_permutexvar_epi8(out, chosen.bit6, index, _mm512_load_si512(table + 64));
     out = _mm512_mask_permutexvar_epi8(out, chosen.bit7, index, _mm512_load_si512(table + 128));
     return _mm512_mask_permutexvar_epi8(out, chosen.both, index, _mm512_load_si512(table + 192));
   } else {
-    constexpr int kBit = Count == 512 ? 0 : Count == 1024 ? 1 : 2;
-    return _mm512_mask_blend_epi8(chosen.high[kBit], look_up<Count / 2>(table, index, chosen),
-                                  look_up<Count / 2>(table + Count / 2, index, chosen));
+    const __mmask64 upper = Count == 256 ? chosen.bit7 : chosen.high[Count == 2048 ? 2 : Count == 1024 ? 1 : 0];
+    return _mm512_mask_blend_epi8(upper, look_up<Count / 2, Pairs>(table, index, chosen),
+                                  look_up<Count / 2, Pairs>(table + Count / 2, index, chosen));
   }
 }
 

@@ -8,7 +8,7 @@ namespace tandem::gpu {
 
 namespace {
 
-constexpr unsigned kThreads = 512;
+constexpr unsigned kPublishThreads = 128;
 
 __global__ void split_kernel(const std::int32_t* expert, unsigned count, const std::uint8_t* const* slots,
                              std::int32_t* hit, std::int32_t* miss, std::int32_t* log) {
@@ -38,25 +38,25 @@ struct Rows16 {
   unsigned cols;
 };
 
-__global__ void __launch_bounds__(kThreads) publish_kernel(const MeetingArgs m, const Rows16 x) {
+__global__ void __launch_bounds__(kPublishThreads) publish_kernel(const MeetingArgs m, const Rows16 x) {
   begin_kernel();
   const unsigned count = static_cast<unsigned>(m.rows * m.used);
   int mine = 0;
-  for (unsigned i = threadIdx.x; i < count; i += kThreads) mine += m.miss[i] >= 0 ? 1 : 0;
+  for (unsigned i = threadIdx.x; i < count; i += kPublishThreads) mine += m.miss[i] >= 0 ? 1 : 0;
   __shared__ int total;
   if (threadIdx.x == 0) total = 0;
   __syncthreads();
   if (mine > 0) atomicAdd(&total, mine);
   __syncthreads();
   if (total > 0) {
-    for (unsigned i = threadIdx.x; i < count; i += kThreads) m.memory.miss[i] = m.miss[i];
+    for (unsigned i = threadIdx.x; i < count; i += kPublishThreads) m.memory.miss[i] = m.miss[i];
     const unsigned words = static_cast<unsigned>(m.rows) * x.cols / 16;
     const auto* from = reinterpret_cast<const int4*>(x.q);
     auto* to = reinterpret_cast<int4*>(m.memory.q);
-    for (unsigned i = threadIdx.x; i < words; i += kThreads) to[i] = from[i];
+    for (unsigned i = threadIdx.x; i < words; i += kPublishThreads) to[i] = from[i];
     const unsigned blocks = static_cast<unsigned>(m.rows) * (x.cols / 32);
-    for (unsigned i = threadIdx.x; i < blocks; i += kThreads) m.memory.d[i] = x.d[i];
-    for (unsigned i = threadIdx.x; i < 2 * blocks; i += kThreads) m.memory.s[i] = x.s[i];
+    for (unsigned i = threadIdx.x; i < blocks; i += kPublishThreads) m.memory.d[i] = x.d[i];
+    for (unsigned i = threadIdx.x; i < 2 * blocks; i += kPublishThreads) m.memory.s[i] = x.s[i];
   }
   if (threadIdx.x == 0) m.memory.miss_count[m.index] = total;
   __threadfence_system();
@@ -100,7 +100,7 @@ void split_routes(const std::int32_t* expert, std::size_t count, const std::uint
 void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, const std::int32_t* s, std::size_t cols,
              DeviceStream stream) {
   LAUNCH_CHECK(cols % 32 == 0 && meeting.rows > 0, cols, meeting.rows);
-  launch_kernel(publish_kernel, 1, kThreads, 0, stream, meeting, Rows16{q, d, s, static_cast<unsigned>(cols)});
+  launch_kernel(publish_kernel, 1, kPublishThreads, 0, stream, meeting, Rows16{q, d, s, static_cast<unsigned>(cols)});
 }
 
 void await(const MeetingArgs& meeting, DeviceStream stream) {
