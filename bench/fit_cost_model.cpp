@@ -60,7 +60,6 @@ std::vector<Constant> constants(const Hardware& hardware, const std::set<std::st
       {"gpu.kernel_us", [](Hardware& h) -> double& { return h.gpu->kernel_us; }},
       {"gpu.row_us", [](Hardware& h) -> double& { return h.gpu->row_us; }},
       {"gpu.handoff_us", [](Hardware& h) -> double& { return h.gpu->handoff_us; }},
-      {"gpu.expert_lead", [](Hardware& h) -> double& { return h.gpu->expert_lead; }, true},
       {"cpu.start_us", [](Hardware& h) -> double& { return h.cpu.start_us; }},
       {"cpu.expert_efficiency", [](Hardware& h) -> double& { return h.cpu.expert_efficiency; }},
   };

@@ -160,7 +160,6 @@ CostModel::CostModel(const PlanInput& input)
   logits_rate_ = (gpu.pcie_from_card_gbps > 0 ? gpu.pcie_from_card_gbps : gpu.pcie_to_card_gbps) * kGiga;
   pcie_rate_ = gpu.pcie_to_card_gbps * kGiga;
   handoff_ = (gpu.handoff_us + hardware.cpu.start_us) * kMicro;
-  lead_ = gpu.expert_lead;
   kernel_ = gpu.kernel_us * kMicro;
   kernel_row_ = gpu.row_us * kMicro;
   card_unit_ = units(main_rate_, gpu.expert_gbps, 1.0);
@@ -211,7 +210,7 @@ double CostModel::stage_seconds(int bank, const BankLoad& load) const {
   const double shared = trunk ? as_double(input_.model.shared_packed) / (main_rate_ * input_.model.shape.layers) : 0.0;
   const double unit = load.misses > 0 ? crew_seconds(bank) * (load.work / load.misses) : 0.0;
   const double card = shared + card_seconds(bank) * load.card;
-  return expected_stage(card, load.misses, unit, lead_ * card + handoff_) + disk;
+  return expected_stage(card, load.misses, unit, handoff_) + disk;
 }
 
 double CostModel::attention_bytes(int rows) const {

@@ -78,8 +78,7 @@ class CostModel {
   // REQUIRES known().
   double crew_seconds(int bank) const { return crew_unit_[static_cast<std::size_t>(bank)]; }
   double card_seconds(int bank) const { return card_unit_[static_cast<std::size_t>(bank)]; }
-  // Seconds of the expert stage of one bank: the crew begins when its share `expert_lead` of the card's part is done.
-  // REQUIRES known().
+  // Seconds of the expert stage of one bank. REQUIRES known().
   double stage_seconds(int bank, const BankLoad& load) const;
   // How often a round with `drafts` drafts runs a bank, and over how many rows each time: the trunk's once over
   // 1 + drafts, the draft block's `drafts` times over one.
@@ -113,7 +112,7 @@ class CostModel {
   double main_rate_ = 0;  // bytes a second of the side that runs the dense part
   double crew_rate_ = 0, disk_rate_ = 0;
   std::vector<double> crew_unit_, card_unit_;  // [banks]
-  double handoff_ = 0, lead_ = 0, kernel_ = 0, kernel_row_ = 0, logits_rate_ = 0;
+  double handoff_ = 0, kernel_ = 0, kernel_row_ = 0, logits_rate_ = 0;
   double pcie_rate_ = 0;
   std::string missing_;
 };

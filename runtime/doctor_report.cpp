@@ -126,7 +126,6 @@ std::string doctor_json(const DoctorReport& r) {
            {"handoff_us", g.handoff_us},
            {"kernel_us", g.kernel_us},
            {"row_us", g.row_us},
-           {"expert_lead", g.expert_lead},
            {"efficiency", g.efficiency},
            {"int8_tops", g.int8_tops}};
   }

@@ -42,7 +42,6 @@ inline Hardware test_machine() {
   gpu.handoff_us = 2;
   gpu.kernel_us = 1;
   gpu.row_us = 0.25;
-  gpu.expert_lead = 0.25;
   gpu.efficiency = 0.8;
   hardware.gpu = gpu;
   return hardware;

@@ -189,7 +189,7 @@ TEST(CostModel, ARoundTermByTerm) {
       }
     }
     const double card = (shared + hit * blob) / card_rate;
-    const double both = expected_stage(card, miss, blob * work / miss / crew_rate, 0.25 * card + 5e-6);
+    const double both = expected_stage(card, miss, blob * work / miss / crew_rate, 5e-6);
     *wait += both - card;
     *crew += blob * work / crew_rate;
     return both + blob * disk / disk_rate + blob * disk_work / crew_rate;
@@ -273,27 +273,20 @@ TEST(CostModel, TypesHaveTheirOwnRates) {
   EXPECT_NEAR(costs.stage_seconds(0, hits), 250e6 / 48 / 720e9 + 5 * costs.card_seconds(0), 1e-12);
   // And the crew: so many misses that it is the later one in any case.
   const BankLoad misses{.card = 5, .misses = 600, .work = 660};
-  EXPECT_NEAR(costs.stage_seconds(0, misses), 660 * costs.crew_seconds(0) + 5e-6 + 0.25 * costs.stage_seconds(0, hits),
-              1e-9);
+  EXPECT_NEAR(costs.stage_seconds(0, misses), 660 * costs.crew_seconds(0) + 5e-6, 1e-9);
 }
 
-// From side by side to one after the other.
-TEST(CostModel, TheCardsLead) {
-  PlanInput input = real_input();
+// Card and crew side by side.
+TEST(CostModel, TheLaterOfCardAndCrew) {
+  const PlanInput input = real_input();
   const BankLoad few{.card = 40, .misses = 0.2, .work = 0.2}, many{.card = 40, .misses = 600, .work = 600};
-  double before = 0;
-  for (const double lead : {0.0, 0.5, 1.0}) {
-    input.hardware.gpu->expert_lead = lead;
-    const CostModel costs(input);
-    const double card = costs.stage_seconds(0, {.card = 40}), crew = 600 * costs.crew_seconds(0);
-    EXPECT_NEAR(costs.stage_seconds(0, many), crew + 2e-6 + lead * card, 1e-9);
-    // A layer without a miss does not wait.
-    const double none = std::exp(-0.2), seconds = costs.stage_seconds(0, few);
-    EXPECT_GE(seconds, card);
-    EXPECT_LE(seconds, none * card + (1 - none) * ((1 + lead) * card + 2e-6) + 0.2 * costs.crew_seconds(0));
-    EXPECT_GE(seconds, before);
-    before = seconds;
-  }
+  const CostModel costs(input);
+  const double card = costs.stage_seconds(0, {.card = 40}), crew = 600 * costs.crew_seconds(0);
+  EXPECT_NEAR(costs.stage_seconds(0, many), crew + 2e-6, 1e-9);
+  // A layer without a miss does not wait.
+  const double none = std::exp(-0.2), seconds = costs.stage_seconds(0, few);
+  EXPECT_GE(seconds, card);
+  EXPECT_LE(seconds, none * card + (1 - none) * (card + 2e-6) + 0.2 * costs.crew_seconds(0));
   EXPECT_EQ(CostModel(input).loads(all_in_ram(49, 512), 0).size(), 49U);
   EXPECT_EQ(CostModel(input).loads(all_in_ram(49, 512), 0)[48].misses, 0);  // no draft, no draft block
 }

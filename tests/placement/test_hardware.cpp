@@ -43,7 +43,7 @@ Hardware full() {
   h.ram.huge_pages = true;
   h.disk = {412.5, 3.25};
   h.gpu = Hardware::Gpu{
-      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.35, 0.4, 0.77,
+      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.35, 0.77,
       {{"IQ3_S", 812.5}},        284,     {}};
   return h;
 }
@@ -82,7 +82,6 @@ void expect_equal(const Hardware& a, const Hardware& b) {
   EXPECT_EQ(a.gpu->handoff_us, b.gpu->handoff_us);
   EXPECT_EQ(a.gpu->kernel_us, b.gpu->kernel_us);
   EXPECT_EQ(a.gpu->row_us, b.gpu->row_us);
-  EXPECT_EQ(a.gpu->expert_lead, b.gpu->expert_lead);
   EXPECT_EQ(a.gpu->efficiency, b.gpu->efficiency);
   EXPECT_EQ(a.gpu->expert_gbps, b.gpu->expert_gbps);
   EXPECT_EQ(a.gpu->int8_tops, b.gpu->int8_tops);
@@ -102,7 +101,6 @@ TEST(Hardware, FasterScalesRatesAndFixedCosts) {
   EXPECT_EQ(twice.gpu->row_us, 0.175);
   // Sizes and shares stay.
   EXPECT_EQ(twice.gpu->efficiency, base.gpu->efficiency);
-  EXPECT_EQ(twice.gpu->expert_lead, base.gpu->expert_lead);
   EXPECT_EQ(twice.cpu.row_cost, base.cpu.row_cost);
   EXPECT_EQ(twice.ram.total, base.ram.total);
 }
@@ -159,7 +157,6 @@ TEST(Hardware, Defaults) {
   EXPECT_EQ(with_gpu.gpu->pcie_from_card_gbps, 50);
   EXPECT_EQ(with_gpu.gpu->handoff_us, Hardware::Gpu().handoff_us);
   EXPECT_EQ(with_gpu.gpu->efficiency, Hardware::Gpu().efficiency);
-  EXPECT_EQ(with_gpu.gpu->expert_lead, Hardware::Gpu().expert_lead);
 }
 
 TEST(Hardware, BandwidthBetweenPoints) {
