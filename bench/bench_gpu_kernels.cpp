@@ -301,7 +301,8 @@ int run(const Options& options) {
   bool same = true;
   if (options.matrices) run_hc_read(bench);
   for (const DType type : kTypes) {
-    if (options.matrices && wanted(options.types, dtype_name(type))) same = run_matrix(bench, type, 10240, 2560) && same;
+    if (options.matrices && wanted(options.types, dtype_name(type)))
+      same = run_matrix(bench, type, 10240, 2560) && same;
   }
   if (options.shapes) {  // spec/model.md: z, output and query matrices, the shared expert, the streams, the head
     struct Shape {

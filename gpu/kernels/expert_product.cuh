@@ -99,8 +99,8 @@ struct ExpertSource {
     tiles = job.blob + p.offset[p.fused ? half : 0] + static_cast<std::size_t>(tile) * p.tile_bytes + 16 * chunk;
   }
   // Begin the copies of a unit of nb blocks, by all lanes.
-  __device__ __forceinline__ void issue_tiles(const ExpertProduct& p, const ExpertPlace& at, std::uint8_t* unit,
-                                              int nb, int lane) const {
+  __device__ __forceinline__ void issue_tiles(const ExpertProduct& p, const ExpertPlace& at, std::uint8_t* unit, int nb,
+                                              int lane) const {
     const std::uint8_t* const from = tiles +
                                      static_cast<std::size_t>(min(at.pair, last) * (p.fused ? 1 : 2)) * p.tile_bytes +
                                      at.segment * kSegmentBytes;
@@ -110,8 +110,7 @@ struct ExpertSource {
     for (int i = 0; i < kSegmentBytes; i += 16 * kRows)
       if (i + 16 * chunk < bytes) copy16(to + i, from + i);
   }
-  __device__ __forceinline__ void issue_activations(const ExpertPlace& at, std::uint8_t* unit, int nb,
-                                                    int lane) const {
+  __device__ __forceinline__ void issue_activations(const ExpertPlace& at, std::uint8_t* unit, int nb, int lane) const {
     std::uint8_t* const to = unit + 2 * kPitch;
     const int half = lane / kRows, chunk = lane % kRows;
 #pragma unroll

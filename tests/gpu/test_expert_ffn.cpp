@@ -238,6 +238,7 @@ void expect_bank(const BankShape& shape, std::size_t rows, std::size_t used, Val
   const ExpertScratch scratch = make_expert_scratch(memory.get(), pairs, shape.ff);
   for (const bool early : {false, true}) {
     const auto y = on_device(std::vector<float>(expected.size(), kGuard));
+    CUDA_CHECK(cudaMemset(memory.get(), 0, memory.bytes()));  // a list that is read too early has no jobs
     set_early_starts(early);
     launch_expert_ffn(bank.layout, bank.device, {device_expert.get(), rows, used, bank.slots.get()}, x.device(),
                       y.get(), shape.d, scratch, nullptr);
