@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/expert_cut.h"
 #include "gpu/kernels/lattice.h"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/tile_gemm_table.h"
@@ -204,19 +205,24 @@ struct ExpertCut {
 };
 
 // Fused: the two tiles of 32 hidden rows; otherwise as few pairs of tiles as give a block's warps about one unit each,
-// so that there are many items to share out. No more warps than the rounds of units need.
+// so that there are many items to share out. Warps: expert_cut.h.
 ExpertCut expert_cut(const TileKernels& kernels, int index, const ExpertProduct& p) {
   const int all_pairs = divide_up(p.tiles, 2);
   ExpertCut cut{};
   cut.pairs = p.fused ? 2 : std::min(all_pairs, divide_up(kMaxExpertWarps - 2, p.segments));
-  const int units = cut.pairs * p.segments, part = 2 * 2 * units * (1 << index) * 64;
-  cut.warps = divide_up(units, divide_up(units, kMaxExpertWarps));
-  cut.shared = cut.warps * p.warp_bytes + kernels.table_bytes + part;
+  const int units = cut.pairs * p.segments, rest = kernels.table_bytes + 2 * 2 * units * (1 << index) * 64;
+  int most = 0, device = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  cut.warps = expert_warps(units, kMaxExpertWarps, p.warp_bytes, rest, most);
+  CHECK(cut.warps > 0, "{} columns: an item of {} and {} bytes does not fit the {} bytes of shared memory",
+        32 * p.blocks, rest, p.warp_bytes, most);
+  cut.shared = cut.warps * p.warp_bytes + rest;
   int resident = 0;
   CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident,
                                                            reinterpret_cast<const void*>(kernels.expert[index]),
                                                            32 * (cut.warps + 1), static_cast<std::size_t>(cut.shared)));
-  CHECK(resident > 0, "{} columns: an item of {} bytes does not fit the shared memory", 32 * p.blocks, cut.shared);
+  CHECK(resident > 0, "{} warps with {} bytes of shared memory", cut.warps, cut.shared);
   cut.blocks = resident * processors();
   return cut;
 }

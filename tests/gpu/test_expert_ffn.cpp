@@ -7,8 +7,10 @@
 #include <set>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/expert_cut.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/tile_gemm.h"
+#include "gpu/kernels/tile_kernel_table.h"
 #include "tests/gpu/tile_cases.h"
 
 namespace tandem::testing {
@@ -144,6 +146,37 @@ TEST_F(GpuExperts, PairsAreSorted) {
       }
       for (auto i = static_cast<std::size_t>(from[experts]); i < list.size(); ++i) ASSERT_EQ(list[i], -5) << i;
     }
+}
+
+// Every type in the shape of the model fits the shared memory of a block on an RTX 3090, with warps enough. No card
+// needed.
+TEST(ExpertCut, FitsTheSharedMemoryOfTheReferenceCard) {
+  constexpr int kBytes = 99 * 1024;
+  constexpr int kActivations[] = {kTileActivationBytes<1>, kTileActivationBytes<2>, kTileActivationBytes<4>};
+  for (const DType type : kTileTypes)
+    for (int index = 0; index < 3; ++index) {
+      const TileKernels& kernels = tile_kernels(type);
+      const int warp_bytes = 2 * kernels.pitch + kActivations[index];
+      const auto fits = [&](int units) {
+        const int rest = kernels.table_bytes + 4 * units * (1 << index) * 64;
+        const int warps = expert_warps(units, kMaxExpertWarps, warp_bytes, rest, kBytes);
+        EXPECT_LE(warps * warp_bytes + rest, kBytes) << dtype_name(type) << " " << units;
+        return warps;
+      };
+      EXPECT_GE(fits(20), 7) << dtype_name(type) << " " << index;  // gate and up, 2,560 columns
+      EXPECT_GE(fits(9), 5) << dtype_name(type) << " " << index;   // down, 640 columns
+    }
+}
+
+TEST(ExpertCut, Warps) {
+  EXPECT_EQ(expert_warps(20, 10, 1000, 500, 100000), 10);
+  EXPECT_EQ(expert_warps(9, 10, 1000, 500, 100000), 9);
+  EXPECT_EQ(expert_warps(21, 10, 1000, 500, 100000), 7);  // three rounds
+  EXPECT_EQ(expert_warps(20, 10, 1000, 500, 10499), 7);   // a byte short of ten: three rounds again
+  EXPECT_EQ(expert_warps(20, 10, 1000, 500, 10500), 10);
+  EXPECT_EQ(expert_warps(20, 10, 1000, 500, 1500), 1);
+  EXPECT_EQ(expert_warps(20, 10, 1000, 500, 1499), 0);
+  EXPECT_EQ(expert_warps(1, 10, 1000, 0, 1000), 1);
 }
 
 // ---- the FFN --------------------------------------------------------------------------------------------------------
