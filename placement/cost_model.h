@@ -24,6 +24,7 @@ inline constexpr int kAssumedDrafts = 3;
 // GDN: two READs of three, products, what is before and after the delta rule, the delta rule, the product after it;
 // product and choice of the router, the two halves of the experts, their combination. Attention: products, input,
 // blocks of the indexer, choice of positions, three of attention, quantisation and product in place of the five.
+// Where experts are off the card, the hand-off in front of those on it is one more, and part of handoff_us.
 inline constexpr int kGdnLayerKernels = 16;
 inline constexpr int kAttentionLayerKernels = 20;
 inline constexpr int kDraftKernels = kAttentionLayerKernels + 9;  // fusion and the draft mixer

@@ -184,7 +184,9 @@ class Timeline(PlacementTest):
     def test_the_other_commands(self):
         text = self.path("text", TEXT)
         for command in (("eval", MODEL, "--text", text), ("eval", MODEL, "--text", text, "--reference"),
-                        ("profile", MODEL, "--text", text, "-o", self.path("x.census.csv"))):
+                        ("profile", MODEL, "--text", text, "-o", self.path("x.census.csv")),
+                        ("bench", "decode", MODEL, "--text", text, "--prompt-tokens", "4", "--tokens", "4", "--segments",
+                         "1", "--repeats", "1", "--drafts", "off", "--mode", "forced")):
             with self.subTest(command):
                 slots = self.path("slots")
                 _, spans, _ = self.spans(*command, "--slots", "40", "--slots-file", slots)
