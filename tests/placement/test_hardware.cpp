@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <regex>
+#include <set>
+#include <sstream>
+
 #include "placement/check.h"
 #include "placement/files.h"
 #include "placement/units.h"
@@ -126,6 +130,29 @@ TEST(Hardware, RoundTrip) {
   other.ram.lockable = 0;  // nothing may be locked: not the same as no limit
   save_hardware(other, path);
   EXPECT_EQ(load_hardware(path).ram.lockable, 0);
+}
+
+// The keys that docs/policies.md lists are those of a profile with everything in it.
+TEST(Hardware, TheDocumentHasEveryKey) {
+  const std::string path = std::string(TANDEM_SOURCE_DIR) + "/docs/policies.md", text = read_file(path, "document");
+  std::set<std::string> listed, written;
+  const std::regex key("`(cpu|ram|disk|gpu)\\.(\\w+)`");
+  std::istringstream rows(text);
+  for (std::string row; std::getline(rows, row);) {
+    const std::string cell = row.substr(0, row.find('|', 1));
+    if (!cell.starts_with("| `")) continue;
+    for (std::sregex_iterator at(cell.begin(), cell.end(), key), end; at != end; ++at)
+      listed.insert((*at)[1].str() + "." + (*at)[2].str());
+  }
+  std::istringstream lines(hardware_yaml(full()));
+  std::string part;
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t name = line.find_first_not_of(' '), colon = line.find(':');
+    if (name == 0) part = line.substr(0, colon);
+    if (name == 2) written.insert(part + "." + line.substr(2, colon - 2));
+  }
+  EXPECT_GT(written.size(), 20U);
+  EXPECT_EQ(listed, written);
 }
 
 TEST(Hardware, WritesWholeUnits) {
