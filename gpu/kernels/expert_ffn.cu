@@ -29,15 +29,7 @@ __global__ void silu_quantize_kernel(const float* gate, const float* up, std::si
   const unsigned lane = threadIdx.x % 32;
   if (at >= count) return;
   const float hidden = silu_c(gate[32 * at + lane]) * up[32 * at + lane];
-  float amax = fabsf(hidden);
-  for (unsigned step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
-  const BlockScale scale = block_scale(amax);
-  const int code = __float2int_rn(hidden * scale.inverse);
-  int sum = code;
-  for (unsigned step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
-  q[32 * at + lane] = static_cast<std::int8_t>(code);
-  if (lane == 0) d[at] = scale.d;
-  if (lane % 16 == 0) s[2 * at + lane / 16] = sum;
+  quantize_block(hidden, lane, at, q, d, s);
   if (!is_finite(hidden)) bad[at / blocks] = 1;
 }
 
@@ -66,16 +58,12 @@ void launch_halves(const FfnShape& shape, std::size_t hidden_rows, float* y, std
     auto p = prepare(0);
     pair(p);
     p.fused = true;
-    p.hidden_q = scratch.q;
-    p.hidden_d = scratch.d;
-    p.hidden_s = scratch.s;
-    p.bad = scratch.bad;
+    p.out = TileResults{nullptr, 0, scratch.q, scratch.d, scratch.s, scratch.bad};
     launch(0, p);
   } else {
     for (const int matrix : {0, 1}) {
       auto p = prepare(matrix);
-      p.y = matrix == 0 ? scratch.gate : scratch.up;
-      p.y_stride = shape.ff;
+      p.out = TileResults{.y = matrix == 0 ? scratch.gate : scratch.up, .y_stride = shape.ff};
       launch(matrix, p);
     }
     const std::size_t blocks = shape.ff / 32, count = blocks * hidden_rows;
@@ -85,9 +73,7 @@ void launch_halves(const FfnShape& shape, std::size_t hidden_rows, float* y, std
   }
   auto p = prepare(2);
   p.x = {scratch.q, scratch.d, scratch.s};
-  p.y = y;
-  p.y_stride = y_stride;
-  p.bad = scratch.bad;
+  p.out = TileResults{.y = y, .y_stride = y_stride, .bad = scratch.bad};
   launch(2, p);
 }
 

@@ -140,7 +140,8 @@ __device__ __forceinline__ void finish_item(const ExpertProduct& p, const Expert
   const int row = lane % kRows, half = lane / kRows;
   if (p.fused) {
     for (int n = 0; n < job.count; ++n)
-      hidden_block(p, product(2 * half, n, row, 0), product(2 * half + 1, n, row, 1), job.pair[n], at.group, lane);
+      hidden_block(p.out, p.rows / 32, product(2 * half, n, row, 0), product(2 * half + 1, n, row, 1), job.pair[n],
+                   at.group, lane);
     return;
   }
   const int tile0 = at.group * p.slots, slots = min(p.slots, p.tiles - tile0);
@@ -149,8 +150,8 @@ __device__ __forceinline__ void finish_item(const ExpertProduct& p, const Expert
     if (y_col >= p.rows) continue;
     const int pair = job.pair[n];
     float y = product(slot, n, row, 0);
-    if (p.bad != nullptr && p.bad[pair] != 0) y = not_a_number();
-    p.y[static_cast<std::size_t>(pair) * p.y_stride + static_cast<std::size_t>(y_col)] = y;
+    if (p.out.bad != nullptr && p.out.bad[pair] != 0) y = not_a_number();
+    p.out.y[static_cast<std::size_t>(pair) * p.out.y_stride + static_cast<std::size_t>(y_col)] = y;
   }
 }
 
@@ -175,9 +176,15 @@ __global__ void __launch_bounds__(kMaxExpertThreads, 2) expert_product_kernel(co
     return T::kBlockCols == 256 || segment < last_segment ? kSegmentBlocks : p.blocks - kSegmentBlocks * last_segment;
   };
   ExpertPlace at(p, static_cast<int>(blockIdx.x), warp);
+  Source source;
+  ExpertPlace ahead = at;
+  if (warp < warps) {
+    source.enter(p, ahead, lane);
+    if (early && ahead.job < job_count) source.issue_tiles(p, ahead, unit, blocks_of(ahead.segment), lane);
+  }
+  if (early) begin_kernel();
+  __syncthreads();  // the table
   if (warp == warps) {
-    if (early) begin_kernel();
-    __syncthreads();  // the table
     for (int buffer = 0; at.job < job_count; buffer ^= 1) {
       meet_at(kFullBarrier + buffer);
       finish_item<V>(p, at, part + buffer * part_floats, lane);
@@ -188,14 +195,6 @@ __global__ void __launch_bounds__(kMaxExpertThreads, 2) expert_product_kernel(co
     }
     return;
   }
-  Source source;
-  ExpertPlace ahead = at;
-  source.enter(p, ahead, lane);
-  if (early) {
-    if (ahead.job < job_count) source.issue_tiles(p, ahead, unit, blocks_of(ahead.segment), lane);
-    begin_kernel();
-  }
-  __syncthreads();  // the table
   const auto issue = [&](bool tiles) {
     if (ahead.job < job_count) {
       const int nb = blocks_of(ahead.segment);

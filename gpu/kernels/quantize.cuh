@@ -40,15 +40,20 @@ __device__ __forceinline__ HalfSums half_sums(int q, unsigned lane) {
   const int low = static_cast<std::int16_t>(sums & 0xFFFF);
   return {low, (sums - low) >> 16};
 }
-// R2 of one block by a warp: lane l has value l. `block` counts from the first row's first block.
+// R2 of one block by a warp: lane l has value l. `block` counts from the first row's first block. What comes out of a
+// block with a value that is not finite is nobody's: the caller says which row it spoils.
+__device__ __forceinline__ void quantize_block(float value, unsigned lane, std::size_t block, std::int8_t* q, float* d,
+                                               std::int32_t* s) {
+  const BlockScale scale = block_scale(warp_max(fabsf(value)));
+  const int code = __float2int_rn(value * scale.inverse);
+  const HalfSums sums = half_sums(code, lane);
+  q[32 * block + lane] = static_cast<std::int8_t>(code);
+  if (lane < 2) s[2 * block + lane] = lane == 0 ? sums.low : sums.high;
+  if (lane == 0) d[block] = scale.d;
+}
 __device__ __forceinline__ void quantize_by_warp(float value, unsigned lane, std::size_t block, std::int32_t row,
                                                  const QuantOut& out) {
-  const BlockScale scale = block_scale(warp_max(fabsf(value)));
-  const int q = __float2int_rn(value * scale.inverse);
-  const HalfSums sums = half_sums(q, lane);
-  out.q[32 * block + lane] = static_cast<std::int8_t>(q);
-  if (lane < 2) out.s[2 * block + lane] = lane == 0 ? sums.low : sums.high;
-  if (lane == 0) out.d[block] = scale.d;
+  quantize_block(value, lane, block, out.q, out.d, out.s);
   if (!is_finite(value)) atomicMin(out.bad, row);
 }
 

@@ -43,6 +43,18 @@ struct TilePart {
 };
 inline constexpr int kTileParts = static_cast<int>(kMaxTileMatrices);
 
+// Where results go.
+struct TileResults {
+  // Plain: y; NaN where bad[row] is not 0 (bad may be null).
+  float* y;
+  std::size_t y_stride;
+  // Fused: the quantised hidden row; bad[row] = 1 when it holds a value that is not finite.
+  std::int8_t* hidden_q;
+  float* hidden_d;
+  std::int32_t* hidden_s;
+  std::int32_t* bad;
+};
+
 struct TileProduct {
   // The matrix, and for `fused` its partner (gate, up), of the same type and shape.
   const std::uint8_t* data[2];
@@ -61,17 +73,10 @@ struct TileProduct {
   // The cut of the work: tiles of a block, warps per segment of them.
   int slots, groups;
   bool fused;
-  // Results. Plain: y; NaN where bad[row] is not 0 (bad may be null).
-  float* y;
-  std::size_t y_stride;
-  // Fused: the quantised hidden row; bad[row] = 1 when it holds a value that is not finite.
-  std::int8_t* hidden_q;
-  float* hidden_d;
-  std::int32_t* hidden_s;
-  std::int32_t* bad;
+  TileResults out;
 };
 
-// The same for a list of experts (expert_product.cuh). Results and hidden rows are by pair.
+// The same for a list of experts (expert_product.cuh).
 struct ExpertProduct {
   std::size_t offset[2];  // of the matrix, and for `fused` its partner, in a job's blob
   std::size_t tile_bytes;
@@ -90,12 +95,7 @@ struct ExpertProduct {
   int slots, groups;
   int step_jobs, step_groups;  // from an item of a block to its next: the grid, cut into jobs and the rest
   bool fused;
-  float* y;
-  std::size_t y_stride;
-  std::int8_t* hidden_q;
-  float* hidden_d;
-  std::int32_t* hidden_s;
-  std::int32_t* bad;
+  TileResults out;  // by pair
 };
 
 // Kernels of a type for at most 1, 2, 4, 8 activation rows.

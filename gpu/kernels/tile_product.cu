@@ -276,8 +276,7 @@ void launch_tile_matmuls(const TileMatmul* products, std::size_t count, const De
     p.scale[0] = first.scale;
     p.x = x;
     p.width = static_cast<int>(rows);
-    p.y = products[0].y;
-    p.y_stride = products[0].y_stride;
+    p.out = TileResults{.y = products[0].y, .y_stride = products[0].y_stride};
     return launch_tile_product(first.type, p, route, stream);
   }
   std::size_t all_tiles = 0;

@@ -332,22 +332,15 @@ struct Cursor {
   int unit, slot, buffer;  // buffer: of the segment's activations
 };
 
-// The hidden values of a block of 32, one per lane, quantised: to block `block` of row `row` of P's hidden rows.
-template <class P>
-__device__ __forceinline__ void hidden_block(const P& p, float gate, float up, int row, int block, int lane) {
+// The hidden values of a block of 32, one per lane, quantised: to block `block` of row `row` of hidden rows of
+// `blocks`.
+__device__ __forceinline__ void hidden_block(const TileResults& out, int blocks, float gate, float up, int row,
+                                             int block, int lane) {
   const float hidden = silu_c(gate) * up;
-  float amax = fabsf(hidden);
-  for (int step = 16; step > 0; step /= 2) amax = fmaxf(amax, __shfl_xor_sync(~0U, amax, step));
-  const BlockScale scale = block_scale(amax);
-  const int q = __float2int_rn(hidden * scale.inverse);
-  int sum = q;
-  for (int step = 8; step > 0; step /= 2) sum += __shfl_xor_sync(~0U, sum, step);
   const std::size_t at =
-      static_cast<std::size_t>(row) * static_cast<std::size_t>(p.rows / 32) + static_cast<std::size_t>(block);
-  p.hidden_q[32 * at + lane] = static_cast<std::int8_t>(q);
-  if (lane == 0) p.hidden_d[at] = scale.d;
-  if (lane % kRows == 0) p.hidden_s[2 * at + lane / kRows] = sum;
-  if (!is_finite(hidden)) p.bad[row] = 1;
+      static_cast<std::size_t>(row) * static_cast<std::size_t>(blocks) + static_cast<std::size_t>(block);
+  quantize_block(hidden, static_cast<unsigned>(lane), at, out.hidden_q, out.hidden_d, out.hidden_s);
+  if (!is_finite(hidden)) out.bad[row] = 1;
 }
 
 // A result row that a hidden overflow has spoilt.
@@ -475,14 +468,14 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, int c
       const int y_col = kRows * (tile0 + slot) + row;
       if (y_col >= m.rows) continue;
       float y = product(slot, n, row, 0);
-      if (p.bad != nullptr && p.bad[first_row + n] != 0) y = not_a_number();
+      if (p.out.bad != nullptr && p.out.bad[first_row + n] != 0) y = not_a_number();
       m.y[static_cast<std::size_t>(first_row + n) * m.y_stride + static_cast<std::size_t>(y_col)] = y;
     }
     return;
   }
   for (int n = warp; n < count; n += warps)
-    hidden_block(p, product(lane / kRows, n, lane % kRows, 0), product(2 + lane / kRows, n, lane % kRows, 1),
-                 first_row + n, tile0 / 2, lane);
+    hidden_block(p.out, p.rows / 32, product(lane / kRows, n, lane % kRows, 0),
+                 product(2 + lane / kRows, n, lane % kRows, 1), first_row + n, tile0 / 2, lane);
 }
 
 template <class T, int V>
@@ -497,7 +490,7 @@ __global__ void __launch_bounds__(kMaxTileThreads, 1) tile_product_kernel(const 
   }
   if (static_cast<int>(threadIdx.x) < count) act_row[threadIdx.x] = first + static_cast<int>(threadIdx.x);
   __syncthreads();
-  Matrix m{p.data[0], p.scale[0], p.rows, p.tiles, p.y, p.y_stride};
+  Matrix m{p.data[0], p.scale[0], p.rows, p.tiles, p.out.y, p.out.y_stride};
   if (p.parts > 0) {
     int i = 0;
     while (i + 1 < p.parts && tile_group >= p.part[i + 1].first_group) ++i;
