@@ -57,9 +57,10 @@ TileFunction tile_function(TileIsa isa, DType type) {
       const TileFunction function = tile_function_avx512(type);
       if (function != nullptr) return function;
       // The first processors with AVX-512 VNNI lack the byte permutes that the lattice types look points up with, and
-      // the affine instruction that turns their signs.
-      __builtin_cpu_init();
-      return cpu_has("avx512vbmi") && cpu_has("gfni") ? tile_function_avx512_lattice(type) : tile_function_avx2(type);
+      // the affine instruction that turns their signs. Asked once: CPUID leaves a virtual machine, microseconds each
+      // time, and this is called for every matrix of a list of experts.
+      static const bool lattice = cpu_has("avx512vbmi") && cpu_has("gfni");
+      return lattice ? tile_function_avx512_lattice(type) : tile_function_avx2(type);
     }
   }
   return nullptr;
