@@ -24,9 +24,11 @@
 #include "gpu/kernels/float_matmul.h"
 #include "gpu/kernels/gdn_scan.h"
 #include "gpu/kernels/history.h"
+#include "gpu/kernels/launch.h"
 #include "gpu/kernels/ngram.h"
 #include "gpu/kernels/norms.h"
 #include "gpu/kernels/route.h"
+#include "gpu/kernels/router.h"
 #include "gpu/kernels/sample.h"
 #include "gpu/kernels/select.h"
 
@@ -99,6 +101,33 @@ double time_graph(const std::function<void(int)>& body) {
   std::nth_element(times.begin(), times.begin() + kRuns / 2, times.end());
   return 1e3 * static_cast<double>(times[kRuns / 2]) / kRepeat;
 }
+
+// A meeting with a crew that never needs to answer.
+struct Meeting {
+  std::uint8_t* host = nullptr;
+  gpu::MeetingMemory memory;
+  std::int32_t* log = nullptr;
+  DeviceBuffer<std::uint32_t> first, arrived;
+
+  Meeting() : first(1), arrived(1) {
+    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&host), 1 << 20, cudaHostAllocMapped));
+    const auto words = [this](std::size_t at) { return reinterpret_cast<std::int32_t*>(host + at); };
+    memory = {reinterpret_cast<std::uint32_t*>(host),
+              reinterpret_cast<std::uint32_t*>(host + 256),
+              words(512),
+              words(1024),
+              reinterpret_cast<std::int8_t*>(host + 8192),
+              reinterpret_cast<float*>(host + (1 << 17)),
+              words(1 << 18),
+              nullptr};
+    log = words(1 << 19);
+    const std::uint32_t zero = 0;
+    first.upload(&zero), arrived.upload(&zero);
+  }
+  ~Meeting() { static_cast<void>(cudaFreeHost(host)); }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+};
 
 double roof = 0;  // bytes per microsecond of the copy kernel, read and written
 
@@ -220,6 +249,9 @@ void run(const std::string& wanted) {
   const std::vector<std::int32_t> zeros(kMostRows * 10);
   DeviceBuffer<std::int32_t> ids(zeros.size());  // expert 0: none is left out
   ids.upload(zeros.data());
+  const std::vector<std::int32_t> minus(kMostRows * 10, -1);
+  DeviceBuffer<std::int32_t> none(minus.size());  // no route misses
+  none.upload(minus.data());
   line("combine 10 of 2560", 0, [&](std::size_t w) {
     const auto list = sets([&] { return std::pair{memory.rows(w * 10, 2560), memory.rows(w, 2560)}; });
     const float* weight = memory.floats(w * 10);
@@ -318,6 +350,42 @@ void run(const std::string& wanted) {
     float* weight = memory.floats(w * 10);
     return [=, flag = bad.get()](int) { gpu::route(logits, 10, expert, weight, flag, stream); };
   });
+  // Every expert is on the card; with a meeting the crew is told so, and the quantised rows.
+  const Meeting meeting;
+  const std::vector<const std::uint8_t*> here(512, reinterpret_cast<const std::uint8_t*>(std::uintptr_t{256}));
+  DeviceBuffer<const std::uint8_t*> slots(here.size());
+  slots.upload(here.data());
+  for (const bool meets : {false, true})
+    line(meets ? "router, with a meeting" : "router", 512.0 * 2560 * 4, [&, meets](std::size_t w) {
+      const auto weights = sets([&] { return std::pair{memory.floats(512 * 2560), memory.floats(2560)}; });
+      const auto ints = [&](std::size_t n) { return reinterpret_cast<std::int32_t*>(memory.floats(n)); };
+      gpu::RouterArgs args;
+      args.x = memory.rows(w, 2560);
+      args.used = 10, args.slots = slots.get(), args.bad_row = bad.get();
+      args.expert = ints(w * 10), args.hit = ints(w * 10), args.miss = ints(w * 10),
+      args.weight = memory.floats(w * 10);
+      args.log = meeting.log;
+      args.jobs = reinterpret_cast<ExpertJob*>(memory.floats(w * 10 * sizeof(ExpertJob) / 4));
+      args.job_count = ints(1), args.bad_pair = ints(w * 10), args.arrived = meeting.arrived.get();
+      if (meets) {
+        args.meeting = {meeting.memory, 0, meeting.first.get(), args.miss, ints(1), w, 10};
+        args.quantized = {reinterpret_cast<const std::int8_t*>(memory.floats(w * 640)), memory.floats(w * 80),
+                          ints(w * 160), 2560};
+      }
+      const DeviceRows logits = memory.rows(w, 512), gate = memory.rows(w, 1);
+      return [=](int i) mutable {
+        const auto& [router, shared] = weights[static_cast<std::size_t>(i)];
+        args.router = {router, 512, 1.0F, logits}, args.other = {shared, 1, 1.0F, gate};
+        gpu::router(args, stream);
+      };
+    });
+  line("combine with the crew, no miss", 0, [&](std::size_t w) {
+    const DeviceRows y = memory.rows(w * 10, 2560), shared = memory.rows(w, 2560), logit = memory.rows(w, 1),
+                     out = memory.rows(w, 2560);
+    const float* weight = memory.floats(w * 10);
+    const gpu::CrewRows crew{none.get(), nullptr};
+    return [=, expert = ids.get()](int) { gpu::combine(expert, weight, 10, y, logit, shared, out, stream, crew); };
+  });
   for (const std::int32_t position : {1000, 8192, 32768, 131072, 262000}) {
     const DeviceBuffer<std::int32_t> at = scalar(position);
     const std::size_t most = static_cast<std::size_t>(position) / 4 + 8;
@@ -395,6 +463,8 @@ int main(int argc, char** argv) {
     fmt::print(stderr, "bench_gpu_float: no CUDA device\n");
     return 2;
   }
+  // bench_gpu_float [FILTER [early]]: with early starts, as passes have them on cards that can.
+  tandem::set_early_starts(argc > 2 && std::string_view(argv[2]) == "early");
   tandem::run(argc > 1 ? argv[1] : "");
   return 0;
 }

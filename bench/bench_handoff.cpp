@@ -11,6 +11,7 @@
 #include "gpu/cuda_check.h"
 #include "gpu/cuda_memory.h"
 #include "gpu/gpu_ops.h"
+#include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/meeting.h"
 #include "placement/check.h"
 #include "runtime/output.h"
@@ -109,8 +110,8 @@ int run(int argc, char** argv) {
     area.y = reinterpret_cast<float*>(words + 32768);
     const Staged<std::uint32_t> first(memory, 1);
     const Array<std::int8_t> q(memory, kCols);
-    const Array<float> d(memory, kCols / 32), y(memory, kCols);
-    const Array<std::int32_t> s(memory, kCols / 16);
+    const Array<float> d(memory, kCols / 32), y(memory, kCols), out(memory, kCols);
+    const Array<std::int32_t> s(memory, kCols / 16), number(memory, 1);
     for (const bool missed : {true, false}) {
       const std::int32_t expert = missed ? 3 : -1;
       const auto miss = Array<std::int32_t>::of(memory, {&expert, 1});
@@ -118,9 +119,11 @@ int run(int argc, char** argv) {
       record(stream, graph, [&] {
         first.send(0, 1);
         for (std::uint32_t m = 0; m < kMeetings; ++m) {
-          const gpu::MeetingArgs args{area, m, first.data(), miss.data(), 1, 1};
-          gpu::publish(args, q.data(), d.data(), s.data(), kCols, stream);
-          gpu::take(args, DeviceRows(y.data(), 1, kCols), stream);
+          const gpu::MeetingArgs args{area, m, first.data(), miss.data(), number.data(), 1, 1};
+          gpu::publish(args, {q.data(), d.data(), s.data(), kCols}, stream);
+          gpu::await(args, stream);
+          gpu::combine(miss.data(), d.data(), 1, {y.data(), 1, kCols}, {d.data(), 1, 1}, {y.data(), 1, kCols},
+                       {out.data(), 1, kCols}, stream, {miss.data(), area.y});
         }
         return true;
       });

@@ -11,7 +11,7 @@
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/quantize.h"
 #include "gpu/kernels/route.h"
-#include "gpu/kernels/route_split.h"
+#include "gpu/kernels/router.h"
 #include "runtime/expert_store.h"
 #include "runtime/model_visit.h"
 #include "runtime/sequence_state.h"
@@ -56,6 +56,7 @@ CudaOps::CudaOps(const GpuOptions& options)
       expert_stream_(memory_, stream_),
       numbers_(memory_, 1),
       flags_(memory_, kFlags),
+      arrived_(memory_, 1),
       records_(stream_, options.device) {
   CHECK(crew_ != nullptr && parallel_);
   cudaDeviceProp properties;
@@ -177,6 +178,7 @@ void CudaOps::launch(FunctionRef<void()> body) {
   now_ = {};
   listed_ = nullptr;
   crew_rows_ = {};
+  started_ = {};
   sides_.forget();  // of a pass that failed
   quantized_ = {};
   part_first_ = 0;
@@ -221,7 +223,6 @@ void CudaOps::refresh_slots() {
 }
 
 void CudaOps::serve(const Handoff::Meeting& meeting) {
-  const Span span("crew");
   const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_);
   crew_seconds_ += seconds;
   crew_meetings_ += seconds > 0 ? 1 : 0;
@@ -351,14 +352,35 @@ RouteSplit CudaOps::split_routes(const ExpertBank& bank, const ExpertStore*, int
   return {.hits = true, .misses = !ref.experts->all_on_card};
 }
 
-std::int64_t CudaOps::route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split) {
-  const std::size_t pairs = plan.routes.rows * plan.routes.used;
+gpu::MeetingArgs CudaOps::open_meeting(const ExpertBank& bank, const Routes& misses, std::size_t hidden) {
+  const Handoff::Meeting meeting{&bank,  misses.rows, misses.used,
+                                 hidden, hidden,      static_cast<std::uint32_t>(now_.meetings.size())};
+  now_.meetings.push_back(meeting);
+  started_ = {meeting, misses.expert};
+  return handoff_.args(meeting, misses.expert, &numbers_.data()->first_meeting);
+}
+
+std::int64_t CudaOps::router(std::span<const Product> products, const Activation& a, const RoutePlan& plan,
+                             RouteSplit& split) {
+  const std::size_t rows = a.x.rows, pairs = rows * plan.routes.used;
+  const DType type = products[0].w.type;
+  const auto fits = [&](const Product& product) {
+    return product.w.type == type && product.w.cols == a.x.cols && product.y.cols == product.w.rows;
+  };
   // Not in a part of a long pass, however short: its experts are met together.
-  if (pass_rows_ > gpu::kSplitRows || pairs > std::min(expert_scratch_.pairs, kMaxPairs))
-    return Ops::route_split(logits, plan, split);
+  if (pass_rows_ > gpu::kRouterRows || pairs > std::min(expert_scratch_.pairs, kMaxPairs) || products.size() > 2 ||
+      dtype_info(type).kind != DTypeKind::kFloat || !std::all_of(products.begin(), products.end(), fits))
+    return Ops::router(products, a, plan, split);
   const BankRef& ref = bank_of(*plan.bank);
-  gpu::RouteSplitArgs args;
-  args.logits = logits;
+  const auto product = [&](std::size_t i) -> gpu::FloatMatmul {
+    const WeightView& w = products[i].w;
+    return {weights_.data(w), w.rows, w.scale, products[i].y};
+  };
+  gpu::RouterArgs args;
+  args.type = float_type(type);
+  args.router = product(0);
+  if (products.size() > 1) args.other = product(1);
+  args.x = a.x;
   args.used = plan.routes.used;
   args.slots = ref.slots();
   args.expert = plan.routes.expert;
@@ -370,9 +392,14 @@ std::int64_t CudaOps::route_split(ConstRows logits, const RoutePlan& plan, Route
   args.jobs = expert_scratch_.jobs;
   args.job_count = expert_scratch_.job_count;
   args.bad_pair = expert_scratch_.bad;
-  gpu::route_split(args, stream_);
-  listed_ = plan.hits.expert;
+  args.arrived = arrived_.data();
   split = {.hits = true, .misses = !ref.experts->all_on_card};
+  if (split.misses) {
+    args.meeting = open_meeting(*plan.bank, plan.misses, a.x.cols);
+    args.quantized = {a.q.q, a.q.d, a.q.s, a.x.cols};
+  }
+  gpu::router(args, stream_);
+  listed_ = plan.hits.expert;
   return -1;
 }
 
@@ -395,23 +422,22 @@ void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Act
 
 void CudaOps::start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
                             const SharedExpert& shared) {
-  const Handoff::Meeting meeting{&bank,    routes.rows, routes.used,
-                                 a.x.cols, y.cols,      static_cast<std::uint32_t>(now_.meetings.size())};
-  now_.meetings.push_back(meeting);
-  started_ = {meeting, routes.expert};
-  CHECK(y.cols == meeting.out && y.stride == y.cols, "results {} apart", y.stride);
+  CHECK(y.stride == y.cols && y.cols == a.x.cols, "results of {} values, {} apart, of rows of {}", y.cols, y.stride,
+        a.x.cols);
   // Before the experts on the card: beside them, a block of this kernel finds no room until theirs begin to end, and
-  // the crew starts that much later (docs/decisions.md). The wait is beside what follows: only finish_experts needs it.
-  handoff_.publish(meeting, routes.expert, a.q, &numbers_.data()->first_meeting, stream_);
-  const DeviceStream side = sides_.fork(kCrew);
-  handoff_.await(meeting, routes.expert, &numbers_.data()->first_meeting, side);
+  // the crew starts that much later (docs/decisions.md).
+  if (started_.misses != routes.expert)
+    gpu::publish(open_meeting(bank, routes, a.x.cols), {a.q.q, a.q.d, a.q.s, a.x.cols}, stream_);
   if (shared.weights != nullptr) ffn(*shared.weights, a, shared.y);
 }
 
 void CudaOps::finish_experts() {
-  sides_.join(kCrew);
-  if (!recording_) serve(started_.meeting);           // a pass that is recorded is served when it runs
-  crew_rows_ = {started_.misses, handoff_.result()};  // for combine
+  if (!recording_) serve(started_.meeting);  // a pass that is recorded is served when it runs
+  const gpu::MeetingArgs args = handoff_.args(started_.meeting, started_.misses, &numbers_.data()->first_meeting);
+  sides_.join(kFfn);  // so that the combination follows the wait alone, and may start early
+  gpu::await(args, stream_);
+  crew_rows_ = {args.miss, args.memory.y};  // for combine
+  started_.misses = nullptr;
 }
 
 void CudaOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {

@@ -83,7 +83,8 @@ class CudaOps : public Ops {
   std::int64_t route(ConstRows logits, Routes routes) override;
   RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
                           const Routes& hits, const Routes& misses, std::int32_t* log) override;
-  std::int64_t route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split) override;
+  std::int64_t router(std::span<const Product> products, const Activation& a, const RoutePlan& plan,
+                      RouteSplit& split) override;
   void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) override;
   void start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
                      const SharedExpert& shared) override;
@@ -99,7 +100,7 @@ class CudaOps : public Ops {
 
  private:
   // Streams beside the main one, by what they are for.
-  enum Side : std::size_t { kFfn, kCrew, kProducts };
+  enum Side : std::size_t { kFfn, kProducts };
   // Numbers of the pass on the card. positions[g] is that of row g * kRowGroup.
   static constexpr std::size_t kRowGroup = 16, kRowGroups = 512;
   // Places of a pass that find bad values: of a window; of a long pass, whose parts each have their own.
@@ -138,7 +139,7 @@ class CudaOps : public Ops {
   };
   struct Started {
     Handoff::Meeting meeting;
-    const std::int32_t* misses = nullptr;
+    const std::int32_t* misses = nullptr;  // null: no meeting is open
   };
   // What the last hc_read has quantised beside its own: quantize finds it done, and names the flag.
   struct Quantized {
@@ -176,6 +177,8 @@ class CudaOps : public Ops {
   void forget_records();
   void launch(FunctionRef<void()> body);  // numbers, flags, body
   std::optional<BadValue> bad_value(const std::vector<Flag>& flags) const;
+  // The next meeting of the pass is for these misses.
+  gpu::MeetingArgs open_meeting(const ExpertBank& bank, const Routes& misses, std::size_t hidden);
   void serve(const Handoff::Meeting& meeting);
   void let_pass_end();
 
@@ -195,6 +198,7 @@ class CudaOps : public Ops {
   Staged<Numbers> numbers_;
   Staged<std::int32_t> flags_;
   Array<std::uint8_t> expert_memory_, ffn_memory_;
+  Array<std::uint32_t> arrived_;                // of the router's kernel
   ExpertScratch expert_scratch_, ffn_scratch_;  // of the experts; of an FFN that runs beside them
   // Long passes: hidden rows of all pairs.
   Array<std::uint8_t> gemm_memory_;
@@ -216,7 +220,7 @@ class CudaOps : public Ops {
   std::string stage_;
   int layer_ = -1;
   std::size_t pass_rows_ = 0, part_first_ = 0, flag_room_ = kWindowFlags;
-  Started started_;
+  Started started_;          // the open meeting, which the router's kernel may have published
   gpu::CrewRows crew_rows_;  // what the next combine finds in the crew's memory
   struct {
     std::size_t used = 0, hidden = 0, meetings = 0;

@@ -6,6 +6,8 @@
 #include <atomic>
 #include <chrono>
 
+#include "runtime/timeline.h"
+
 namespace tandem {
 
 namespace {
@@ -18,7 +20,7 @@ bool reached(std::uint32_t have, std::uint32_t want) {
 
 }  // namespace
 
-Handoff::Handoff(CudaMemory& memory) : memory_(memory), given_(memory.allocate_staging(256)) {}
+Handoff::Handoff(CudaMemory& memory) : memory_(memory), given_(memory.allocate_staging(256)), miss_number_(memory, 1) {}
 
 void Handoff::await_late(const std::uint32_t* number, DeviceStream stream) {
   gpu::await_number(reinterpret_cast<const std::uint32_t*>(given_.get()), number, stream);
@@ -60,17 +62,7 @@ gpu::MeetingArgs Handoff::args(const Meeting& meeting, const std::int32_t* misse
             meeting.index < meetings_,
         "a meeting of {} x {} rows, {} to {}, number {}", meeting.rows, meeting.used, meeting.cols, meeting.out,
         meeting.index);
-  return {area_, meeting.index, first_number, misses, meeting.rows, meeting.used};
-}
-
-void Handoff::publish(const Meeting& meeting, const std::int32_t* misses, const QuantRows& x,
-                      const std::uint32_t* first_number, DeviceStream stream) {
-  gpu::publish(args(meeting, misses, first_number), x.q, x.d, x.s, x.cols, stream);
-}
-
-void Handoff::await(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number,
-                    DeviceStream stream) {
-  gpu::await(args(meeting, misses, first_number), stream);
+  return {area_, meeting.index, first_number, misses, miss_number_.data(), meeting.rows, meeting.used};
 }
 
 void Handoff::wait_for(std::uint32_t number) const {
@@ -91,14 +83,20 @@ void Handoff::wait_for(std::uint32_t number) const {
 
 double Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew) {
   const std::uint32_t number = first_number + meeting.index;
-  wait_for(number);
+  {
+    const Span span("wait for the card");
+    wait_for(number);
+  }
   if (area_.miss_count[meeting.index] == 0) return 0;
+  const Span span("crew");
   const auto start = std::chrono::steady_clock::now();
   const Routes routes{area_.miss, nullptr, meeting.rows, meeting.used};
   Activation a;
   a.x = ConstRows(nullptr, meeting.rows, meeting.cols);
   a.q = {area_.q, area_.d, area_.s, meeting.rows, meeting.cols};
-  crew.expert_ffn(*meeting.bank, routes, a, Rows(area_.y, meeting.rows * meeting.used, meeting.out));
+  // On the crew's board for experts, with its longer claims.
+  crew.start_experts(*meeting.bank, routes, a, Rows(area_.y, meeting.rows * meeting.used, meeting.out), {});
+  crew.finish_experts();
   std::atomic_ref<std::uint32_t>(*area_.answer).store(number, std::memory_order_release);
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }

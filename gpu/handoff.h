@@ -4,7 +4,8 @@
 //
 // Memory. Everything lies in page-locked host memory that both sides map. Per meeting (one layer of a pass):
 //   card: writes miss ids, rows and their number, each thread fences (__threadfence_system), the block meets, one
-//         thread stores the meeting's sequence number to `doorbell` (st.release.sys).
+//         thread stores the meeting's sequence number to `doorbell` (st.release.sys). Where several blocks write (the
+//         router's kernel), the others have fenced and added to a counter that the last one has read.
 //   host: polls `doorbell` with acquire; the number is at least that of the meeting: all it published is visible. It
 //         writes result rows, then stores the number to `answer` with release.
 //   card: one thread polls `answer` (ld.acquire.sys) until it has the number; the kernel ends; the next one reads the
@@ -50,14 +51,9 @@ class Handoff {
     std::size_t rows = 0, used = 0, cols = 0, out = 0;
     std::uint32_t index = 0;  // in the pass
   };
-  // Launches the publishing half. first_number: in the card's memory.
-  void publish(const Meeting& meeting, const std::int32_t* misses, const QuantRows& x,
-               const std::uint32_t* first_number, DeviceStream stream);
-  // Launches the taking half: ends when the answer is there. What follows it on the stream finds the rows of the misses
-  // at result(), tight, and reads them past all caches.
-  void await(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number,
-             DeviceStream stream);
-  const float* result() const { return area_.y; }
+  // For the kernels that publish it and that wait for it; first_number: in the card's memory. What follows the wait
+  // finds the rows of the misses at memory.y, tight, and reads them past all caches.
+  gpu::MeetingArgs args(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number) const;
 
   // The host's half of one meeting: waits for the doorbell, has the crew compute, answers. Returns seconds of crew
   // work.
@@ -70,11 +66,11 @@ class Handoff {
 
  private:
   void wait_for(std::uint32_t number) const;
-  gpu::MeetingArgs args(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number) const;
 
   CudaMemory& memory_;
   std::size_t rows_ = 0, used_ = 0, cols_ = 0, out_ = 0, meetings_ = 0;
   std::shared_ptr<std::uint8_t> given_;                // the word, alone on its cache line
+  Array<std::int32_t> miss_number_;                    // of the open meeting, for the card
   std::vector<std::shared_ptr<std::uint8_t>> owners_;  // recorded passes may still name outgrown memory
   gpu::MeetingMemory area_;
 };

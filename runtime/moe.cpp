@@ -36,15 +36,15 @@ void moe(const Pass& pass, const MoeWeights& weights, FunctionRef<void(const Pas
     if (own.q) f.q = ws.block_quant(w);
     if (!pass.in_parts()) shared_runs = ops.start_ffn(*shared.weights, own, shared.y);
     const Rows logits = ws.router.rows(part.rows);
-    ops.matmuls({{weights.router, logits}, {weights.shared_gate, part.of(ws.shared_logit)}}, own);
-    part.show("router_logits", logits);
+    const Ops::Product products[] = {{weights.router, logits}, {weights.shared_gate, part.of(ws.shared_logit)}};
     ops.stage("router", pass.layer);
     RouteSplit now;
-    const std::int64_t bad = ops.route_split(
-        logits,
-        {&weights.routed, pass.experts, pass.layer, slice(routes, part.first, part.rows),
-         slice(hits, part.first, part.rows), slice(misses, part.first, part.rows), log + part.first * used},
-        now);
+    const std::int64_t bad =
+        ops.router(products, own,
+                   {&weights.routed, pass.experts, pass.layer, slice(routes, part.first, part.rows),
+                    slice(hits, part.first, part.rows), slice(misses, part.first, part.rows), log + part.first * used},
+                   now);
+    part.show("router_logits", logits);
     if (bad >= 0) Pass::fail_not_finite({"router", pass.layer, static_cast<std::size_t>(bad)}, part.position);
     split.hits = split.hits || now.hits;
     split.misses = split.misses || now.misses;

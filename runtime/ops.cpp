@@ -19,8 +19,10 @@ RouteSplit Ops::split_routes(const ExpertBank&, const ExpertStore* store, int in
   return {.hits = true, .misses = false};
 }
 
-std::int64_t Ops::route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split) {
-  const std::int64_t bad = route(logits, plan.routes);
+std::int64_t Ops::router(std::span<const Product> products, const Activation& a, const RoutePlan& plan,
+                         RouteSplit& split) {
+  matmuls(products, a);
+  const std::int64_t bad = route(products[0].y, plan.routes);
   if (bad < 0) split = split_routes(*plan.bank, plan.store, plan.index, plan.routes, plan.hits, plan.misses, plan.log);
   return bad;
 }

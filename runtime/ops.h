@@ -164,7 +164,7 @@ struct AttentionInput {
 
 class ExpertStore;
 
-// The routes of one layer, and where each is met (see Ops::route_split).
+// The routes of one layer, and where each is met (see Ops::router).
 struct RoutePlan {
   const ExpertBank* bank = nullptr;
   const ExpertStore* store = nullptr;
@@ -397,8 +397,10 @@ class Ops {
   // Returns whether there may be any.
   virtual RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
                                   const Routes& hits, const Routes& misses, std::int32_t* log);
-  // route, then split_routes (not after a NaN). Returns what route does.
-  virtual std::int64_t route_split(ConstRows logits, const RoutePlan& plan, RouteSplit& split);
+  // matmuls, the first of which gives the logits, then route, then split_routes (not after a NaN). Returns what route
+  // does.
+  virtual std::int64_t router(std::span<const Product> products, const Activation& a, const RoutePlan& plan,
+                              RouteSplit& split);
   // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d]. A negative id leaves its row of y alone.
   virtual void expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) = 0;
   // The same for the experts that are off the card, and for the shared expert when it is given: begun here, done when

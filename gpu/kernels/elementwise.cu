@@ -56,34 +56,54 @@ struct GatesBody {
   }
 };
 
-template <bool kCrew>
-struct CombineBody {
+struct CombineArgs {
   const std::int32_t* expert;
   const float* weight;
   unsigned used;
   ConstDeviceRows y, shared_logit, shared;
   DeviceRows out;
   CrewRows crew;
-  __device__ void operator()(std::size_t r, unsigned j) const {
-    const std::int32_t* id = expert + r * used;
-    const float* w = weight + r * used;
-    const float* v = y.data + r * used * y.stride + j;
-    float sum = 0.0F;
-#pragma unroll 10
-    for (unsigned k = 0; k < used; ++k) {
-      if (id[k] < 0) continue;
-      const std::size_t pair = r * used + k;
-      float value;
-      if (kCrew && crew.miss[pair] >= 0)
-        value = *static_cast<const volatile float*>(crew.y + pair * out.cols + j);
-      else
-        value = v[k * y.stride];
-      sum = __fmaf_rn(w[k], value, sum);
-    }
-    const float shared_weight = sigmoid_c(shared_logit.data[r * shared_logit.stride]);
-    out.data[r * out.stride + j] = __fmaf_rn(shared_weight, shared.data[r * shared.stride + j], sum);
-  }
 };
+
+constexpr unsigned kCombineAtOnce =
+    10;  // values on their way together: reading one from the crew takes over a microsecond
+
+// A thread per column; layer y of the grid is a row.
+template <bool kCrew>
+__global__ void __launch_bounds__(kColumnThreads) combine_kernel(const __grid_constant__ CombineArgs a) {
+  begin_kernel();
+  const std::size_t r = blockIdx.y;
+  const unsigned j = blockIdx.x * kColumnThreads + threadIdx.x;
+  if (j >= a.out.cols) return;
+  const float shared_logit = a.shared_logit.data[r * a.shared_logit.stride];
+  const float shared = a.shared.data[r * a.shared.stride + j];
+  float sum = 0.0F;
+  for (unsigned first = 0; first < a.used; first += kCombineAtOnce) {
+    // In two steps, where to read and then all that is read: no load waits for one beside it.
+    const std::size_t pair = r * a.used + first;
+    const unsigned count = min(kCombineAtOnce, a.used - first);
+    bool use[kCombineAtOnce], crew[kCombineAtOnce];
+    float weight[kCombineAtOnce], value[kCombineAtOnce];
+#pragma unroll
+    for (unsigned i = 0; i < kCombineAtOnce; ++i) {
+      use[i] = i < count && a.expert[pair + i] >= 0;
+      crew[i] = kCrew && i < count && a.crew.miss[pair + i] >= 0;
+      weight[i] = i < count ? a.weight[pair + i] : 0.0F;
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kCombineAtOnce; ++i) {
+      if (!use[i]) continue;
+      if (crew[i])
+        value[i] = *static_cast<const volatile float*>(a.crew.y + (pair + i) * a.out.cols + j);
+      else
+        value[i] = a.y.data[(pair + i) * a.y.stride + j];
+    }
+#pragma unroll
+    for (unsigned i = 0; i < kCombineAtOnce; ++i)
+      if (use[i]) sum = __fmaf_rn(weight[i], value[i], sum);
+  }
+  a.out.data[r * a.out.stride + j] = __fmaf_rn(sigmoid_c(shared_logit), shared, sum);
+}
 
 struct Add2Body {
   DeviceRows x;
@@ -161,12 +181,12 @@ void combine(const std::int32_t* expert, const float* weight, std::size_t used, 
              const CrewRows& crew) {
   LAUNCH_CHECK(y.rows == out.rows * used && y.cols == out.cols && shared.cols == out.cols, y.rows, used, out.rows,
                y.cols, out.cols);
-  if (crew.miss != nullptr)
-    launch_columns(out.rows, out.cols,
-                   CombineBody<true>{expert, weight, width(used), y, shared_logit, shared, out, crew}, stream);
-  else
-    launch_columns(out.rows, out.cols,
-                   CombineBody<false>{expert, weight, width(used), y, shared_logit, shared, out, crew}, stream);
+  if (out.rows == 0 || out.cols == 0) return;
+  LAUNCH_CHECK(out.rows <= 65535, out.rows);
+  const dim3 grid(width((out.cols + kColumnThreads - 1) / kColumnThreads), width(out.rows));
+  const CombineArgs args{expert, weight, width(used), y, shared_logit, shared, out, crew};
+  launch_kernel(crew.miss != nullptr ? combine_kernel<true> : combine_kernel<false>, grid, kColumnThreads, 0, stream,
+                args);
 }
 
 void add2(DeviceRows x, ConstDeviceRows a, ConstDeviceRows b, DeviceStream stream) {

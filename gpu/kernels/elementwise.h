@@ -15,8 +15,8 @@ void hc_write(DeviceRows x, ConstDeviceRows y, ConstDeviceRows inject, int strea
 // Ops::gdn_gates.
 void gdn_gates(DeviceRows alpha, DeviceRows beta, const float* dt_bias, const float* a, DeviceStream stream);
 
-// Rows of y that are somewhere else: those with miss >= 0, in host memory that both sides map, tight. They are read
-// past all caches, as the other side has written them while the pass ran.
+// Rows of y that the crew has: those with miss >= 0, in host memory that both sides map, tight. They are read past all
+// caches, as the other side has written them while the pass ran.
 struct CrewRows {
   const std::int32_t* miss = nullptr;  // [rows, used]; null: there are none
   const float* y = nullptr;            // [rows * used, d]

@@ -21,7 +21,11 @@ __global__ void __launch_bounds__(kMaxPairs)
                        ExpertJob* jobs, std::int32_t* job_count, std::int32_t* bad) {
   begin_kernel();
   __shared__ JobsShared<kMaxPairs> shared;
-  list_jobs(routes, n, used, per_job, slots, jobs, job_count, bad, shared);
+  const int i = static_cast<int>(threadIdx.x);
+  const std::int32_t expert = i < n ? routes[i] : -1;
+  const std::uint8_t* const blob = expert >= 0 ? slots[expert] : nullptr;
+  if (i < n) bad[i] = 0;
+  list_jobs(blob != nullptr ? expert : -1, blob, n, used, per_job, jobs, job_count, shared);
 }
 
 __global__ void __launch_bounds__(kSplitThreads) split_routes_kernel(DeviceRoutes routes, int n, SplitRoutes out) {

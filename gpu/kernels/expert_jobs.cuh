@@ -23,45 +23,63 @@ __device__ inline int count_before(bool flag, int* warp_sums, int* total) {
   return before + __popc(votes & ((1U << lane) - 1U));
 }
 
+// kPairs: whole warps.
 template <int kPairs>
 struct JobsShared {
-  std::int32_t expert[kPairs], job_of[kPairs];
+  alignas(16) std::int32_t expert[kPairs];
+  std::int32_t job_of[kPairs];
   int warp_sums[32];
 };
 
-// By all threads of a block of at least n and at most kPairs threads, whole warps.
+// Which of the 32 pairs from 32 * chunk on have this expert: bit k for pair k. No loads that wait for each other.
+__device__ inline unsigned pairs_of(const std::int32_t* experts, int chunk, std::int32_t expert) {
+  const int4* const list = reinterpret_cast<const int4*>(experts) + 8 * chunk;
+  unsigned bits = 0;
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const int4 e = list[k];
+    bits |= (e.x == expert ? 1U : 0U) << (4 * k) | (e.y == expert ? 2U : 0U) << (4 * k) |
+            (e.z == expert ? 4U : 0U) << (4 * k) | (e.w == expert ? 8U : 0U) << (4 * k);
+  }
+  return bits;
+}
+
+// By all threads of a block of at least n and at most kPairs threads, whole warps. Thread i has pair i: its expert and
+// where that is; -1 for none, as beyond n.
 template <int kPairs>
-__device__ inline void list_jobs(const std::int32_t* routes, int n, int used, int per_job,
-                                 const std::uint8_t* const* slots, ExpertJob* jobs, std::int32_t* job_count,
-                                 std::int32_t* bad, JobsShared<kPairs>& shared) {
-  const int i = static_cast<int>(threadIdx.x);
-  std::int32_t own = i < n ? routes[i] : -1;
-  const std::uint8_t* blob = own >= 0 ? slots[own] : nullptr;
-  if (blob == nullptr) own = -1;
-  shared.expert[i] = own;
-  if (i < n) bad[i] = 0;
+__device__ inline void list_jobs(std::int32_t expert, const std::uint8_t* blob, int n, int used, int per_job,
+                                 ExpertJob* jobs, std::int32_t* job_count, JobsShared<kPairs>& shared) {
+  const int i = static_cast<int>(threadIdx.x), own_chunk = i / 32, chunks = (n + 31) / 32;
+  shared.expert[i] = expert;
   __syncthreads();
   int earlier = 0, all = 0, lead = i;  // pairs of the same expert; the pair that starts this one's job
-  if (own >= 0) {
-    for (int j = 0; j < n; ++j) {
-      if (shared.expert[j] != own) continue;
-      if (j < i && all % per_job == 0) lead = j;
-      ++all;
-      if (j < i) ++earlier;
+  if (expert >= 0) {
+    for (int c = 0; c < chunks; ++c) {
+      const unsigned bits = pairs_of(shared.expert, c, expert);
+      all += __popc(bits);
+      if (c < own_chunk) earlier += __popc(bits);
+      if (c == own_chunk) earlier += __popc(bits & ((1U << (i % 32)) - 1U));
     }
-    if (earlier % per_job == 0) lead = i;
+    int before = earlier - earlier % per_job;  // pairs of the expert before that one
+    if (before < earlier) {
+      int c = 0;
+      unsigned bits = pairs_of(shared.expert, 0, expert);
+      for (; before >= __popc(bits); bits = pairs_of(shared.expert, ++c, expert)) before -= __popc(bits);
+      for (; before > 0; --before) bits &= bits - 1;
+      lead = 32 * c + __ffs(static_cast<int>(bits)) - 1;
+    }
   }
-  const bool starts = own >= 0 && lead == i;
+  const bool starts = expert >= 0 && lead == i;
   int total;
   const int job = count_before(starts, shared.warp_sums, &total);
   if (starts) {
     shared.job_of[i] = job;
     jobs[job].blob = blob;
-    jobs[job].expert = own;
+    jobs[job].expert = expert;
     jobs[job].count = min(per_job, all - earlier);
   }
   __syncthreads();
-  if (own >= 0) {
+  if (expert >= 0) {
     jobs[shared.job_of[lead]].pair[earlier % per_job] = i;
     jobs[shared.job_of[lead]].row[earlier % per_job] = i / used;
   }

@@ -13,6 +13,7 @@
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/hc_read.cuh"
+#include "gpu/kernels/last_block.cuh"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/reduce.cuh"
@@ -42,17 +43,6 @@ struct HcDown {
   ConstDeviceRows normed;
   DeviceRows inject;
 };
-
-// Whether this block is the last of `count` to come here; what the others wrote can then be read (past the L1 cache).
-__device__ __forceinline__ bool comes_last(std::uint32_t* arrived, unsigned count) {
-  __shared__ bool last;
-  __threadfence();
-  __syncthreads();
-  if (threadIdx.x == 0) last = atomicInc(arrived, count - 1) == count - 1;  // the last one sets it back to 0
-  __syncthreads();
-  if (last) __threadfence();
-  return last;
-}
 
 // The subtrees of a value, `stride` apart.
 __device__ __forceinline__ float tree_of_chunks(const float* partial, std::size_t stride, int chunks, int padded) {

@@ -3,6 +3,7 @@
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
+#include "gpu/kernels/meeting.cuh"
 
 namespace tandem::gpu {
 
@@ -22,23 +23,7 @@ __global__ void split_kernel(const std::int32_t* expert, unsigned count, const s
   log[i] = e;
 }
 
-__device__ void store_release(std::uint32_t* to, std::uint32_t value) {
-  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
-}
-__device__ std::uint32_t load_acquire(const std::uint32_t* from) {
-  std::uint32_t value;
-  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
-  return value;
-}
-
-struct Rows16 {
-  const std::int8_t* q;
-  const float* d;
-  const std::int32_t* s;
-  unsigned cols;
-};
-
-__global__ void __launch_bounds__(kPublishThreads) publish_kernel(const MeetingArgs m, const Rows16 x) {
+__global__ void __launch_bounds__(kPublishThreads) publish_kernel(const MeetingArgs m, const QuantRowsOnCard x) {
   begin_kernel();
   const unsigned count = static_cast<unsigned>(m.rows * m.used);
   int mine = 0;
@@ -50,24 +35,14 @@ __global__ void __launch_bounds__(kPublishThreads) publish_kernel(const MeetingA
   __syncthreads();
   if (total > 0) {
     for (unsigned i = threadIdx.x; i < count; i += kPublishThreads) m.memory.miss[i] = m.miss[i];
-    const unsigned words = static_cast<unsigned>(m.rows) * x.cols / 16;
-    const auto* from = reinterpret_cast<const int4*>(x.q);
-    auto* to = reinterpret_cast<int4*>(m.memory.q);
-    for (unsigned i = threadIdx.x; i < words; i += kPublishThreads) to[i] = from[i];
-    const unsigned blocks = static_cast<unsigned>(m.rows) * (x.cols / 32);
-    for (unsigned i = threadIdx.x; i < blocks; i += kPublishThreads) m.memory.d[i] = x.d[i];
-    for (unsigned i = threadIdx.x; i < 2 * blocks; i += kPublishThreads) m.memory.s[i] = x.s[i];
+    for (std::size_t r = 0; r < m.rows; ++r) publish_row(m, x, r);
   }
-  if (threadIdx.x == 0) m.memory.miss_count[m.index] = total;
-  __threadfence_system();
-  __syncthreads();
-  if (threadIdx.x == 0) store_release(m.memory.doorbell, *m.first_number + m.index);
+  ring(m, total);
 }
 
 __global__ void wait_kernel(const MeetingArgs m) {
   begin_kernel();
-  // The word is in host memory, but this card wrote it: no fence is needed to read it back.
-  if (*static_cast<volatile const std::int32_t*>(m.memory.miss_count + m.index) == 0) return;
+  if (*m.misses == 0) return;
   const std::uint32_t number = *m.first_number + m.index;
   while (static_cast<std::int32_t>(load_acquire(m.memory.answer) - number) < 0) __nanosleep(100);
 }
@@ -76,15 +51,6 @@ __global__ void wait_number_kernel(const std::uint32_t* word, const std::uint32_
   begin_kernel();
   const std::uint32_t wanted = *number;
   while (static_cast<std::int32_t>(load_acquire(word) - wanted) < 0) __nanosleep(100);
-}
-
-// A block per pair; those that hit leave at once.
-__global__ void take_kernel(const MeetingArgs m, DeviceRows y) {
-  begin_kernel();
-  const unsigned pair = blockIdx.x;
-  if (m.miss[pair] < 0) return;
-  const volatile float* from = m.memory.y + std::size_t{pair} * y.cols;
-  for (unsigned i = threadIdx.x; i < y.cols; i += blockDim.x) y.data[pair * y.stride + i] = from[i];
 }
 
 }  // namespace
@@ -97,10 +63,9 @@ void split_routes(const std::int32_t* expert, std::size_t count, const std::uint
                 stream, expert, static_cast<unsigned>(count), slots, hit, miss, log);
 }
 
-void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, const std::int32_t* s, std::size_t cols,
-             DeviceStream stream) {
-  LAUNCH_CHECK(cols % 32 == 0 && meeting.rows > 0, cols, meeting.rows);
-  launch_kernel(publish_kernel, 1, kPublishThreads, 0, stream, meeting, Rows16{q, d, s, static_cast<unsigned>(cols)});
+void publish(const MeetingArgs& meeting, const QuantRowsOnCard& x, DeviceStream stream) {
+  LAUNCH_CHECK(x.cols % 32 == 0 && meeting.rows > 0, x.cols, meeting.rows);
+  launch_kernel(publish_kernel, 1, kPublishThreads, 0, stream, meeting, x);
 }
 
 void await(const MeetingArgs& meeting, DeviceStream stream) {
@@ -109,12 +74,6 @@ void await(const MeetingArgs& meeting, DeviceStream stream) {
 
 void await_number(const std::uint32_t* word, const std::uint32_t* number, DeviceStream stream) {
   launch_kernel(wait_number_kernel, 1, 1, 0, stream, word, number);
-}
-
-void take(const MeetingArgs& meeting, DeviceRows y, DeviceStream stream) {
-  LAUNCH_CHECK(y.rows == meeting.rows * meeting.used && meeting.rows > 0, y.rows, meeting.rows, meeting.used);
-  await(meeting, stream);
-  launch_kernel(take_kernel, static_cast<unsigned>(y.rows), 256, 0, stream, meeting, y);
 }
 
 }  // namespace tandem::gpu

@@ -1,8 +1,9 @@
 // The card's half of a meeting with the crew (gpu/handoff.h says how the two sides order their memory).
 //
-// When: once per layer of a pass whose experts are not all on the card. How: publish is one block, which copies rows
-// only when a route misses; the wait is one thread; the results are read by the combination of the experts. Measured:
-// bench/results.
+// When: once per layer of a pass whose experts are not all on the card. How: passes of few rows publish in the router's
+// kernel (gpu/kernels/router.h), others by one block, which copies rows only when a route misses; the wait is one
+// thread, since many that read one word of the host's at once keep it from being written; the combination of the
+// experts reads the results where they are (gpu/kernels/elementwise.h). Measured: docs/decisions.md, 2026-12-01.
 #pragma once
 
 #include "gpu/kernels/device_rows.h"
@@ -31,18 +32,21 @@ struct MeetingArgs {
   std::uint32_t index = 0;                      // of the meeting in its pass; its number is *first_number + index
   const std::uint32_t* first_number = nullptr;  // in the card's memory
   const std::int32_t* miss = nullptr;           // [rows, used], in the card's memory
+  std::int32_t* misses = nullptr;               // their number, in the card's memory: set by publishing
   std::size_t rows = 0, used = 0;
 };
-// x: the quantised rows in the card's memory, q [rows, cols], d [rows, cols / 32], s [rows, cols / 16]. REQUIRES
-// cols % 32 == 0, q aligned to 16 bytes.
-void publish(const MeetingArgs& meeting, const std::int8_t* q, const float* d, const std::int32_t* s, std::size_t cols,
-             DeviceStream stream);
+// Quantised rows in the card's memory: q [rows, cols], aligned to 16 bytes, d [rows, cols / 32], s [rows, cols / 16].
+struct QuantRowsOnCard {
+  const std::int8_t* q = nullptr;
+  const float* d = nullptr;
+  const std::int32_t* s = nullptr;
+  std::size_t cols = 0;
+};
+// REQUIRES x.cols % 32 == 0.
+void publish(const MeetingArgs& meeting, const QuantRowsOnCard& x, DeviceStream stream);
+// Ends when the crew has answered; at once without a miss. After publish.
+void await(const MeetingArgs& meeting, DeviceStream stream);
 // Ends when *word, in page-locked host memory, has reached *number, in the card's.
 void await_number(const std::uint32_t* word, const std::uint32_t* number, DeviceStream stream);
-// Ends when the crew has answered; at once without a miss.
-void await(const MeetingArgs& meeting, DeviceStream stream);
-// The same, then a copy. y [rows * used, cols]: the rows of the misses become what the crew has answered. (A pass reads
-// them where they are: CrewRows of gpu/kernels/elementwise.h.)
-void take(const MeetingArgs& meeting, DeviceRows y, DeviceStream stream);
 
 }  // namespace tandem::gpu

@@ -11,4 +11,9 @@ __device__ inline std::uint32_t ordered(float v) {
   return (bits & 0x80000000U) != 0 ? ~bits : bits | 0x80000000U;
 }
 
+// The float that ordered() was given; +0 for -0.
+__device__ inline float from_ordered(std::uint32_t key) {
+  return __uint_as_float((key & 0x80000000U) != 0 ? key & 0x7FFFFFFFU : ~key);
+}
+
 }  // namespace tandem

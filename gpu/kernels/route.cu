@@ -13,7 +13,11 @@ __global__ void route_kernel(ConstDeviceRows logits, unsigned used, std::int32_t
                              std::int32_t* bad) {
   begin_kernel();
   __shared__ RouteShared shared;
-  route_row(logits, blockIdx.x, used, expert, weight, bad, shared);
+  const Routed routed = route_row(logits, blockIdx.x, used, bad, shared);
+  if (threadIdx.x >= used || routed.expert < 0) return;
+  const std::size_t pair = std::size_t{blockIdx.x} * used + threadIdx.x;
+  expert[pair] = routed.expert;
+  weight[pair] = routed.weight;
 }
 
 }  // namespace

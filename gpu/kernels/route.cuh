@@ -42,12 +42,17 @@ __device__ inline unsigned take_best(std::uint32_t (&key)[kItems], unsigned used
 struct RouteShared {
   std::uint32_t heads[kWarp], found[kWarp];
   unsigned found_at[kWarp];
-  float weights[kWarp];
+  float logits[kWarp], weights[kWarp];
 };
 
+// What the lane of a rank below `used` gets.
+struct Routed {
+  std::int32_t expert;  // -1 in a row with a NaN
+  float weight;
+};
 // Row r of the logits, by all lanes of a warp.
-__device__ inline void route_row(const ConstDeviceRows& logits, std::size_t r, unsigned used, std::int32_t* expert,
-                                 float* weight, std::int32_t* bad, RouteShared& shared) {
+__device__ inline Routed route_row(const ConstDeviceRows& logits, std::size_t r, unsigned used, std::int32_t* bad,
+                                   RouteShared& shared) {
   const unsigned lane = threadIdx.x % kWarp;
   const auto n = static_cast<unsigned>(logits.cols);
   const float* row = logits.data + r * logits.stride;
@@ -62,7 +67,7 @@ __device__ inline void route_row(const ConstDeviceRows& logits, std::size_t r, u
   }
   if (__any_sync(kAllLanes, nan)) {
     if (lane == 0) atomicMin(bad, static_cast<std::int32_t>(r));
-    return;
+    return {-1, 0.0F};
   }
   // The lanes' best keys in order: the one of rank `used` - 1 bounds what can be chosen, and few keys reach it.
   const std::uint32_t best = best_key(key);
@@ -97,23 +102,24 @@ __device__ inline void route_row(const ConstDeviceRows& logits, std::size_t r, u
     for (unsigned i = 0; i < reach; ++i)
       rank += shared.found[i] > mine || (shared.found[i] == mine && i < lane) ? 1U : 0U;
     __syncwarp();
-    if (lane < reach) shared.found_at[rank] = mine_at;
+    if (lane < reach) {
+      shared.found_at[rank] = mine_at;
+      shared.logits[rank] = from_ordered(mine);
+    }
     __syncwarp();
     own = shared.found_at[lane];
   } else {
     own = take_best(key, used);
+    if (lane < used) shared.logits[lane] = row[own];
+    __syncwarp();
   }
-  const unsigned first = __shfl_sync(kAllLanes, own, 0);
-  const float e = lane < used ? exp_c(row[own] - row[first]) : 0.0F;
+  const float e = lane < used ? exp_c(shared.logits[lane] - shared.logits[0]) : 0.0F;
   shared.weights[lane] = e;
   __syncwarp();
   float total = 0.0F;
 #pragma unroll 8
   for (unsigned k = 0; k < used; ++k) total = total + shared.weights[k];
-  if (lane < used) {
-    expert[r * used + lane] = static_cast<std::int32_t>(own);
-    weight[r * used + lane] = e / total;
-  }
+  return {static_cast<std::int32_t>(own), e / total};
 }
 
 }  // namespace tandem::gpu

@@ -1,15 +1,18 @@
 // Launches that do the work of several operations, against ReferenceOps doing them one by one, bit for bit.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <set>
+#include <thread>
 
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/attention_input.h"
 #include "gpu/kernels/elementwise.h"
 #include "gpu/kernels/gdn_edges.h"
 #include "gpu/kernels/quantize.h"
-#include "gpu/kernels/route_split.h"
+#include "gpu/kernels/router.h"
 #include "tests/gpu/tile_cases.h"
 
 namespace tandem::testing {
@@ -233,161 +236,316 @@ TEST_F(Fused, AttentionInput) {
         }
 }
 
-// Rows of the crew are read where they are, in page-locked memory.
+// Page-locked memory that both sides use.
+template <typename T>
+class Shared {
+ public:
+  explicit Shared(std::size_t size, T value = {}) : size_(size) {
+    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&data_), size * sizeof(T), cudaHostAllocMapped));
+    std::fill_n(data_, size, value);
+  }
+  ~Shared() { static_cast<void>(cudaFreeHost(data_)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  T* get() { return data_; }
+  T& operator[](std::size_t i) { return data_[i]; }
+  std::vector<T> values() const { return {data_, data_ + size_}; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_;
+};
+
+// Rows of the crew are waited for, where one missed, and read where they are, in page-locked memory.
 TEST_F(Fused, CombineWithTheCrewsRows) {
   Random random(98);
-  constexpr std::size_t kUsed = 10, kCols = 300;
-  for (const std::size_t w : {1UL, 4UL, 16UL}) {
-    const std::size_t n = w * kUsed;
-    std::vector<std::int32_t> expert(n), miss(n);
-    std::vector<float> y = drawn(random, n * kCols), card_y = y, weight = drawn(random, n);
-    const auto logit = drawn(random, w), shared = drawn(random, w * kCols);
-    float* crew = nullptr;
-    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&crew), n * kCols * sizeof(float), cudaHostAllocMapped));
-    std::fill_n(crew, n * kCols, kGuard);
-    for (std::size_t i = 0; i < n; ++i) {
-      expert[i] = i > 0 && random.below(6) == 0 ? -1 : static_cast<std::int32_t>(i);
-      const bool missing = i == 0 || (expert[i] >= 0 && random.below(3) == 0);
-      miss[i] = missing ? expert[i] : -1;
-      if (!missing) continue;
-      std::copy_n(y.begin() + static_cast<std::ptrdiff_t>(i * kCols), kCols, crew + i * kCols);
-      std::fill_n(card_y.begin() + static_cast<std::ptrdiff_t>(i * kCols), kCols, kGuard);
+  constexpr std::size_t kUsed = 12, kCols = 300;
+  constexpr std::uint32_t kFirst = 0xFFFFFFFEU, kIndex = 5;  // their sum wraps
+  // Without misses first: a kernel that waits must find the next one loaded.
+  for (const bool missed : {false, true})
+    for (const std::size_t w : {1UL, 4UL, 16UL}) {
+      const std::size_t n = w * kUsed;
+      std::vector<std::int32_t> expert(n), miss(n);
+      std::vector<float> y = drawn(random, n * kCols), card_y = y, weight = drawn(random, n);
+      const auto logit = drawn(random, w), shared = drawn(random, w * kCols);
+      Shared<float> crew(n * kCols, kGuard);
+      Shared<std::uint32_t> answer(1, kFirst + kIndex - 1);
+      std::vector<float> late(n * kCols, kGuard);
+      std::int32_t misses = 0;
+      for (std::size_t i = 0; i < n; ++i) {
+        expert[i] = i > 0 && random.below(6) == 0 ? -1 : static_cast<std::int32_t>(i);
+        const bool missing = missed && (i == 0 || (expert[i] >= 0 && random.below(3) == 0));
+        miss[i] = missing ? expert[i] : -1;
+        if (!missing) continue;
+        ++misses;
+        std::copy_n(y.begin() + static_cast<std::ptrdiff_t>(i * kCols), kCols, late.data() + i * kCols);
+        std::fill_n(card_y.begin() + static_cast<std::ptrdiff_t>(i * kCols), kCols, kGuard);
+      }
+      Changed out(std::vector<float>(w * kCols, kGuard));
+      ReferenceOps().combine({expert.data(), weight.data(), w, kUsed}, ConstRows(y.data(), n, kCols),
+                             ConstRows(logit.data(), w, 1), ConstRows(shared.data(), w, kCols),
+                             Rows(out.host.data(), w, kCols));
+      const auto d_expert = on_device(expert), d_miss = on_device(miss),
+                 d_misses = on_device(std::vector<std::int32_t>{misses});
+      const auto d_y = on_device(card_y), d_weight = on_device(weight), d_logit = on_device(logit),
+                 d_shared = on_device(shared);
+      const auto d_first = on_device(std::vector<std::uint32_t>{kFirst});
+      gpu::MeetingMemory memory;
+      memory.answer = answer.get(), memory.y = crew.get();
+      gpu::await({memory, kIndex, d_first.get(), d_miss.get(), d_misses.get(), w, kUsed}, nullptr);
+      gpu::combine(d_expert.get(), d_weight.get(), kUsed, {d_y.get(), n, kCols}, {d_logit.get(), w, 1},
+                   {d_shared.get(), w, kCols}, {out.card.get(), w, kCols}, nullptr, {d_miss.get(), crew.get()});
+      if (missed) {  // nobody answers without one
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        std::copy(late.begin(), late.end(), crew.get());
+        std::atomic_ref<std::uint32_t>(answer[0]).store(kFirst + kIndex, std::memory_order_release);
+      }
+      CUDA_CHECK(cudaDeviceSynchronize());
+      EXPECT_EQ(out.difference(kCols), "") << w << " rows";
     }
-    Changed out(std::vector<float>(w * kCols, kGuard));
-    ReferenceOps().combine({expert.data(), weight.data(), w, kUsed}, ConstRows(y.data(), n, kCols),
-                           ConstRows(logit.data(), w, 1), ConstRows(shared.data(), w, kCols),
-                           Rows(out.host.data(), w, kCols));
-    const auto d_expert = on_device(expert), d_miss = on_device(miss);
-    const auto d_y = on_device(card_y), d_weight = on_device(weight), d_logit = on_device(logit),
-               d_shared = on_device(shared);
-    gpu::combine(d_expert.get(), d_weight.get(), kUsed, {d_y.get(), n, kCols}, {d_logit.get(), w, 1},
-                 {d_shared.get(), w, kCols}, {out.card.get(), w, kCols}, nullptr, {d_miss.get(), crew});
+}
+
+// What the crew sees of a meeting.
+struct CrewSide {
+  Shared<std::uint32_t> doorbell{1, 3};
+  Shared<std::int32_t> count, miss, s;
+  Shared<std::int8_t> q;
+  Shared<float> d;
+  static constexpr std::int32_t kWord = -77;
+  static constexpr std::int8_t kByte = 0x5A;
+
+  CrewSide(std::size_t meetings, std::size_t pairs, std::size_t values)
+      : count(meetings, kWord),
+        miss(pairs + 1, kWord),
+        s(values / 16 + 1, kWord),
+        q(values + 1, kByte),
+        d(values / 32 + 1, kGuard) {}
+  gpu::MeetingMemory memory() {
+    return {doorbell.get(), nullptr, count.get(), miss.get(), q.get(), d.get(), s.get(), nullptr};
+  }
+};
+
+// A router of drawn weights; `equal`: of three different rows, so that many logits are equal.
+struct RouterCase {
+  std::size_t experts, rows, used, cols;
+  bool equal = false;
+  gpu::FloatType type = gpu::FloatType::kF32;
+};
+
+// The products and routes against ReferenceOps; split, jobs and what the crew is told against loops.
+void check_router(const RouterCase& c, Random& random) {
+  const auto [experts, rows, used, cols, equal, type] = c;
+  const std::size_t n = rows * used;
+  const std::string what = fmt::format("{} of {} experts, {} rows of {}, type {}{}", used, experts, rows, cols,
+                                       static_cast<int>(type), equal ? ", equal" : "");
+  // Weights that every type holds exactly.
+  std::vector<float> weights = drawn(random, experts * cols), other_weights = drawn(random, cols);
+  const auto rounded = [](float v) { return std::bit_cast<float>(std::bit_cast<std::uint32_t>(v) & 0xFFFF0000U); };
+  for (auto* list : {&weights, &other_weights})
+    for (float& v : *list) v = type == gpu::FloatType::kF32 ? v : rounded(v);
+  if (equal)
+    for (std::size_t e = 3; e < experts; ++e)
+      std::copy_n(weights.begin() + static_cast<std::ptrdiff_t>(random.below(3) * cols), cols,
+                  weights.begin() + static_cast<std::ptrdiff_t>(e * cols));
+  const auto x = drawn(random, rows * cols);
+  const auto view = [&](const std::vector<float>& w, std::size_t count) {
+    WeightView out;
+    out.type = DType::F32, out.data = reinterpret_cast<const std::uint8_t*>(w.data()), out.rows = count,
+    out.cols = cols, out.scale = 1.0F;
+    return out;
+  };
+  Changed logits(std::vector<float>(rows * experts, kGuard)), other(std::vector<float>(rows, kGuard));
+  const Activation a{ConstRows(x.data(), rows, cols), {}};
+  ReferenceOps().matmul(view(weights, experts), a, Rows(logits.host.data(), rows, experts));
+  ReferenceOps().matmul(view(other_weights, 1), a, Rows(other.host.data(), rows, 1));
+  std::vector<std::int32_t> expert(n);
+  std::vector<float> weight(n);
+  ASSERT_EQ(
+      ReferenceOps().route(ConstRows(logits.host.data(), rows, experts), {expert.data(), weight.data(), rows, used}),
+      -1);
+  std::vector<const std::uint8_t*> slots(experts);
+  for (std::size_t e = 0; e < experts; ++e)
+    if (random.below(4) != 0) slots[e] = reinterpret_cast<const std::uint8_t*>(0x1000 * (e + 1));
+
+  const auto as_type = [&](const std::vector<float>& w) {
+    std::vector<std::uint16_t> half(w.size());
+    for (std::size_t i = 0; i < w.size(); ++i)
+      half[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(w[i]) >> 16);
+    return half;
+  };
+  const auto d_weights = on_device(weights), d_other = on_device(other_weights), d_x = on_device(x);
+  const auto d_half = on_device(as_type(weights)), d_other_half = on_device(as_type(other_weights));
+  const bool wide = type == gpu::FloatType::kF32;
+  const auto d_slots = on_device(slots);
+  const std::vector<std::int32_t> guards(n + 3, -77);
+  const auto d_expert = on_device(guards), d_hit = on_device(guards), d_miss = on_device(guards),
+             d_bad_pair = on_device(guards);
+  const auto d_weight = on_device(std::vector<float>(n + 3, kGuard));
+  const auto d_count = on_device(std::vector<std::int32_t>{-1, -77}),
+             d_bad = on_device(std::vector<std::int32_t>{kNoBadRow});
+  const auto d_arrived = on_device(std::vector<std::uint32_t>{0, 99});
+  Shared<std::int32_t> log(n + 3, -77);
+  DeviceBuffer<ExpertJob> d_jobs(n);
+  std::vector<std::int8_t> q(rows * cols);
+  std::vector<float> d(rows * cols / 32);
+  std::vector<std::int32_t> s(rows * cols / 16);
+  for (auto& v : q) v = static_cast<std::int8_t>(random.below(255));
+  for (auto& v : d) v = draw(random, Values::kNormal);
+  for (auto& v : s) v = static_cast<std::int32_t>(random.below(4000));
+  const auto d_q = on_device(q);
+  const auto d_d = on_device(d);
+  const auto d_s = on_device(s), d_first = on_device(std::vector<std::int32_t>{40}),
+             d_misses = on_device(std::vector<std::int32_t>{-5, -77});
+  constexpr std::uint32_t kIndex = 2;
+
+  for (const bool meets : {true, false}) {
+    CrewSide crew(4, n, rows * cols);
+    gpu::RouterArgs args;
+    args.type = type;
+    args.router = {wide ? static_cast<const void*>(d_weights.get()) : d_half.get(),
+                   experts,
+                   1.0F,
+                   {logits.card.get(), rows, experts}};
+    args.other = {
+        wide ? static_cast<const void*>(d_other.get()) : d_other_half.get(), 1, 1.0F, {other.card.get(), rows, 1}};
+    args.x = {d_x.get(), rows, cols};
+    args.used = used, args.slots = d_slots.get();
+    args.expert = d_expert.get(), args.weight = d_weight.get(), args.bad_row = d_bad.get();
+    args.hit = d_hit.get(), args.miss = d_miss.get(), args.log = log.get();
+    args.jobs = d_jobs.get(), args.job_count = d_count.get(), args.bad_pair = d_bad_pair.get();
+    args.arrived = d_arrived.get();
+    if (meets) {
+      args.meeting = {crew.memory(), kIndex,         reinterpret_cast<const std::uint32_t*>(d_first.get()),
+                      d_miss.get(),  d_misses.get(), rows,
+                      used};
+      args.quantized = {d_q.get(), d_d.get(), d_s.get(), cols};
+    }
+    gpu::router(args, nullptr);
     CUDA_CHECK(cudaDeviceSynchronize());
-    EXPECT_EQ(out.difference(kCols), "") << w << " rows";
-    CUDA_CHECK(cudaFreeHost(crew));
+
+    const auto fetch = [](const auto& buffer) {
+      std::vector<std::int32_t> values(buffer.size());
+      buffer.download(values.data());
+      return values;
+    };
+    const auto with_guards = [&](std::vector<std::int32_t> values) {
+      values.resize(n + 3, -77);
+      return values;
+    };
+    ASSERT_EQ(logits.difference(experts), "") << what;
+    ASSERT_EQ(other.difference(1), "") << what;
+    std::vector<float> found_weight(n + 3);
+    d_weight.download(found_weight.data());
+    ASSERT_EQ(first_difference(weight.data(), 1, n, found_weight.data(), n + 3, kGuard), "") << what;
+    ASSERT_EQ(fetch(d_expert), with_guards(expert)) << what;
+    ASSERT_EQ(log.values(), with_guards(expert)) << what;
+    ASSERT_EQ(fetch(d_bad_pair), with_guards(std::vector<std::int32_t>(n, 0))) << what;
+    ASSERT_EQ(fetch(d_bad)[0], kNoBadRow) << what;
+    std::vector<std::uint32_t> arrived(2);
+    d_arrived.download(arrived.data());
+    ASSERT_EQ(arrived, (std::vector<std::uint32_t>{0, 99})) << what;
+    std::vector<std::int32_t> hit, miss;
+    std::vector<ExpertJob> jobs;
+    std::int32_t misses = 0;
+    for (std::size_t i = 0; i < n; ++i) {
+      const std::uint8_t* blob = slots[static_cast<std::size_t>(expert[i])];
+      hit.push_back(blob != nullptr ? expert[i] : -1);
+      miss.push_back(blob != nullptr ? -1 : expert[i]);
+      if (blob == nullptr) {
+        ++misses;
+        continue;
+      }
+      ExpertJob* job = nullptr;
+      for (ExpertJob& listed : jobs)
+        if (listed.expert == expert[i]) job = &listed;
+      if (job == nullptr || job->count == pairs_per_job(rows)) {
+        jobs.push_back({blob, expert[i], 0, {}, {}});
+        job = &jobs.back();
+      }
+      job->row[job->count] = static_cast<std::int32_t>(i / used);
+      job->pair[job->count++] = static_cast<std::int32_t>(i);
+    }
+    ASSERT_EQ(fetch(d_hit), with_guards(hit)) << what;
+    ASSERT_EQ(fetch(d_miss), with_guards(miss)) << what;
+    ASSERT_EQ(fetch(d_count)[0], static_cast<std::int32_t>(jobs.size())) << what;
+    std::vector<ExpertJob> found(n);
+    d_jobs.download(found.data());
+    for (std::size_t j = 0; j < jobs.size(); ++j) {
+      ASSERT_EQ(found[j].blob, jobs[j].blob) << what << ", job " << j;
+      ASSERT_EQ(found[j].expert, jobs[j].expert) << what << ", job " << j;
+      ASSERT_EQ(found[j].count, jobs[j].count) << what << ", job " << j;
+      for (int k = 0; k < jobs[j].count; ++k) {
+        ASSERT_EQ(found[j].pair[k], jobs[j].pair[k]) << what << ", job " << j;
+        ASSERT_EQ(found[j].row[k], jobs[j].row[k]) << what << ", job " << j;
+      }
+    }
+    const auto expected = [&](auto values, auto guard) {
+      if (!meets) std::fill(values.begin(), values.end(), guard);
+      values.push_back(guard);
+      return values;
+    };
+    if (meets) {
+      ASSERT_EQ(fetch(d_misses), (std::vector<std::int32_t>{misses, -77})) << what;
+    }
+    ASSERT_EQ(crew.doorbell[0], meets ? 42U : 3U) << what;
+    std::vector<std::int32_t> counts(4, CrewSide::kWord);
+    if (meets) counts[kIndex] = misses;
+    ASSERT_EQ(crew.count.values(), counts) << what;
+    ASSERT_EQ(crew.miss.values(), expected(miss, CrewSide::kWord)) << what;
+    ASSERT_EQ(crew.q.values(), expected(q, CrewSide::kByte)) << what;
+    ASSERT_EQ(crew.d.values(), expected(d, kGuard)) << what;
+    ASSERT_EQ(crew.s.values(), expected(s, CrewSide::kWord)) << what;
   }
 }
 
-// The routes against ReferenceOps; split and jobs against a loop.
-TEST_F(Fused, RouteSplit) {
+TEST_F(Fused, Router) {
   Random random(95);
   for (const std::size_t experts : {512UL, 64UL, 24UL})
-    for (std::size_t rows = 1; rows <= gpu::kSplitRows; ++rows)
+    for (std::size_t rows = 1; rows <= gpu::kRouterRows; ++rows)
       for (const std::size_t used : {1UL, 4UL, 10UL, 16UL})
-        for (const bool equal : {false, true}) {  // equal logits: many rows of one expert
-          const std::size_t n = rows * used;
-          std::vector<float> logits(rows * experts);
-          for (std::size_t i = 0; i < logits.size(); ++i)
-            logits[i] = equal ? static_cast<float>(random.below(3)) : draw(random, Values::kNormal);
-          std::vector<const std::uint8_t*> slots(experts);
-          for (std::size_t e = 0; e < experts; ++e)
-            if (random.below(4) != 0) slots[e] = reinterpret_cast<const std::uint8_t*>(0x1000 * (e + 1));
-          std::vector<std::int32_t> expert(n);
-          std::vector<float> weight(n);
-          ASSERT_EQ(
-              ReferenceOps().route(ConstRows(logits.data(), rows, experts), {expert.data(), weight.data(), rows, used}),
-              -1);
-
-          const auto d_logits = on_device(logits);
-          const auto d_slots = on_device(slots);
-          const std::vector<std::int32_t> guards(n + 3, -77);
-          const auto d_expert = on_device(guards), d_hit = on_device(guards), d_miss = on_device(guards),
-                     d_log = on_device(guards), d_bad_pair = on_device(guards);
-          const auto d_weight = on_device(std::vector<float>(n + 3, kGuard));
-          const auto d_count = on_device(std::vector<std::int32_t>{-1, -77}),
-                     d_bad = on_device(std::vector<std::int32_t>{kNoBadRow});
-          DeviceBuffer<ExpertJob> d_jobs(n);
-          gpu::RouteSplitArgs args;
-          args.logits = {d_logits.get(), rows, experts};
-          args.used = used, args.slots = d_slots.get();
-          args.expert = d_expert.get(), args.weight = d_weight.get(), args.bad_row = d_bad.get();
-          args.hit = d_hit.get(), args.miss = d_miss.get(), args.log = d_log.get();
-          args.jobs = d_jobs.get(), args.job_count = d_count.get(), args.bad_pair = d_bad_pair.get();
-          gpu::route_split(args, nullptr);
-          CUDA_CHECK(cudaDeviceSynchronize());
-
-          const std::string what =
-              fmt::format("{} of {} experts, {} rows{}", used, experts, rows, equal ? ", equal" : "");
-          const auto fetch = [](const auto& buffer) {
-            std::vector<std::int32_t> values(buffer.size());
-            buffer.download(values.data());
-            return values;
-          };
-          const auto with_guards = [&](std::vector<std::int32_t> values) {
-            values.resize(n + 3, -77);
-            return values;
-          };
-          std::vector<float> found_weight(n + 3);
-          d_weight.download(found_weight.data());
-          ASSERT_EQ(first_difference(weight.data(), 1, n, found_weight.data(), n + 3, kGuard), "") << what;
-          ASSERT_EQ(fetch(d_expert), with_guards(expert)) << what;
-          ASSERT_EQ(fetch(d_log), with_guards(expert)) << what;
-          ASSERT_EQ(fetch(d_bad_pair), with_guards(std::vector<std::int32_t>(n, 0))) << what;
-          ASSERT_EQ(fetch(d_bad)[0], kNoBadRow) << what;
-          std::vector<std::int32_t> hit, miss;
-          std::vector<ExpertJob> jobs;
-          for (std::size_t i = 0; i < n; ++i) {
-            const std::uint8_t* blob = slots[static_cast<std::size_t>(expert[i])];
-            hit.push_back(blob != nullptr ? expert[i] : -1);
-            miss.push_back(blob != nullptr ? -1 : expert[i]);
-            if (blob == nullptr) continue;
-            ExpertJob* job = nullptr;
-            for (ExpertJob& other : jobs)
-              if (other.expert == expert[i]) job = &other;
-            if (job == nullptr || job->count == pairs_per_job(rows)) {
-              jobs.push_back({blob, expert[i], 0, {}, {}});
-              job = &jobs.back();
-            }
-            job->row[job->count] = static_cast<std::int32_t>(i / used);
-            job->pair[job->count++] = static_cast<std::int32_t>(i);
-          }
-          ASSERT_EQ(fetch(d_hit), with_guards(hit)) << what;
-          ASSERT_EQ(fetch(d_miss), with_guards(miss)) << what;
-          ASSERT_EQ(fetch(d_count)[0], static_cast<std::int32_t>(jobs.size())) << what;
-          std::vector<ExpertJob> found(n);
-          d_jobs.download(found.data());
-          for (std::size_t j = 0; j < jobs.size(); ++j) {
-            ASSERT_EQ(found[j].blob, jobs[j].blob) << what << ", job " << j;
-            ASSERT_EQ(found[j].expert, jobs[j].expert) << what << ", job " << j;
-            ASSERT_EQ(found[j].count, jobs[j].count) << what << ", job " << j;
-            for (int k = 0; k < jobs[j].count; ++k) {
-              ASSERT_EQ(found[j].pair[k], jobs[j].pair[k]) << what << ", job " << j;
-              ASSERT_EQ(found[j].row[k], jobs[j].row[k]) << what << ", job " << j;
-            }
-          }
-        }
+        for (const bool equal : {false, true}) check_router({experts, rows, used, 64, equal}, random);
+}
+// Columns that are no multiple of a segment, several segments a warp, the real model's.
+TEST_F(Fused, RouterOfOtherSizes) {
+  Random random(97);
+  for (const std::size_t cols : {32UL, 96UL, 288UL, 2560UL, 5120UL, 16384UL})
+    for (const std::size_t rows : {1UL, 2UL, 3UL, 4UL, 5UL, 9UL, 16UL})
+      for (const gpu::FloatType type : {gpu::FloatType::kF32, gpu::FloatType::kBf16})
+        check_router({cols == 2560 ? 512UL : 40UL, rows, 10, cols, false, type}, random);
 }
 
 // A NaN is reported with the first such row; the other rows are routed.
-TEST_F(Fused, RouteSplitNamesARowThatIsNoNumber) {
-  constexpr std::size_t kExperts = 64, kRows = 8, kUsed = 4;
+TEST_F(Fused, RouterNamesARowThatIsNoNumber) {
+  constexpr std::size_t kExperts = 64, kRows = 8, kUsed = 4, kCols = 64;
   Random random(96);
-  std::vector<float> logits = drawn(random, kRows * kExperts);
+  const auto weights = drawn(random, kExperts * kCols);
+  auto x = drawn(random, kRows * kCols);
+  WeightView view;
+  view.type = DType::F32, view.data = reinterpret_cast<const std::uint8_t*>(weights.data()), view.rows = kExperts,
+  view.cols = kCols, view.scale = 1.0F;
+  std::vector<float> logits(kRows * kExperts), weight(kRows * kUsed);
   std::vector<std::int32_t> expert(kRows * kUsed), found(kRows * kUsed);
-  std::vector<float> weight(kRows * kUsed);
+  ReferenceOps().matmul(view, {ConstRows(x.data(), kRows, kCols), {}}, Rows(logits.data(), kRows, kExperts));
   ReferenceOps().route(ConstRows(logits.data(), kRows, kExperts), {expert.data(), weight.data(), kRows, kUsed});
-  for (const std::size_t row : {3UL, 6UL}) logits[row * kExperts + 40] = std::numeric_limits<float>::quiet_NaN();
-  const auto d_logits = on_device(logits);
+  for (const std::size_t row : {3UL, 6UL}) x[row * kCols + 40] = std::numeric_limits<float>::quiet_NaN();
+  const auto d_weights = on_device(weights), d_x = on_device(x);
   const auto d_slots = on_device(std::vector<const std::uint8_t*>(kExperts));
   const std::vector<std::int32_t> zeros(kRows * kUsed);
   const auto d_expert = on_device(zeros), d_hit = on_device(zeros), d_miss = on_device(zeros), d_log = on_device(zeros),
              d_bad_pair = on_device(zeros), d_count = on_device(zeros),
              d_bad = on_device(std::vector<std::int32_t>{kNoBadRow});
-  DeviceBuffer<float> d_weight(kRows * kUsed);
+  const auto d_arrived = on_device(std::vector<std::uint32_t>{0});
+  DeviceBuffer<float> d_weight(kRows * kUsed), d_logits(kRows * kExperts);
   DeviceBuffer<ExpertJob> d_jobs(kRows * kUsed);
-  gpu::route_split({{d_logits.get(), kRows, kExperts},
-                    kUsed,
-                    d_slots.get(),
-                    d_expert.get(),
-                    d_weight.get(),
-                    d_bad.get(),
-                    d_hit.get(),
-                    d_miss.get(),
-                    d_log.get(),
-                    d_jobs.get(),
-                    d_count.get(),
-                    d_bad_pair.get()},
-                   nullptr);
+  gpu::RouterArgs args;
+  args.router = {d_weights.get(), kExperts, 1.0F, {d_logits.get(), kRows, kExperts}};
+  args.x = {d_x.get(), kRows, kCols};
+  args.used = kUsed, args.slots = d_slots.get();
+  args.expert = d_expert.get(), args.weight = d_weight.get(), args.bad_row = d_bad.get();
+  args.hit = d_hit.get(), args.miss = d_miss.get(), args.log = d_log.get();
+  args.jobs = d_jobs.get(), args.job_count = d_count.get(), args.bad_pair = d_bad_pair.get();
+  args.arrived = d_arrived.get();
+  gpu::router(args, nullptr);
   CUDA_CHECK(cudaDeviceSynchronize());
   std::int32_t bad;
   d_bad.download(&bad);
