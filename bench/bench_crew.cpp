@@ -162,13 +162,13 @@ std::vector<double> expert_lists(Crew& crew, const ColdExperts& pool, std::size_
   return times;
 }
 
-void time_lists(Crew& crew, const std::vector<std::string>& types, int repeats) {
+void time_lists(Crew& crew, const std::vector<std::string>& types, std::size_t bytes, int repeats) {
   for (const std::string& name : types) {
     const DTypeInfo* info = nullptr;
     for (std::uint32_t id = 0; id < 64; ++id)
       if (const DTypeInfo* found = find_dtype(id); found != nullptr && found->name == name) info = found;
     if (info == nullptr || !has_tile_layout(info->type)) fail_input("--lists: {} has no tiles", name);
-    const ColdExperts pool(info->type, cold_bytes(machine_info()));
+    const ColdExperts pool(info->type, bytes);
     for (const std::size_t width : {1UL, 2UL})
       for (const std::size_t experts : {1UL, 2UL, 3UL, 4UL, 8UL, 12UL}) {
         std::vector<double> times = expert_lists(crew, pool, experts, width, repeats);
@@ -188,9 +188,14 @@ int run(int argc, char** argv) {
   app.add_option("--repeats", repeats, "of each latency")->check(CLI::PositiveNumber);
   app.add_option("--seconds", seconds, "of each throughput")->check(CLI::PositiveNumber);
   std::vector<std::string> lists;
-  int workers_of_lists = 0;
+  int workers_of_lists = 0, spinners = 0;
+  std::size_t buffer_mib = 0;
   app.add_option("--lists", lists, "time lists of experts with gate and up of these types instead")->delimiter(',');
   app.add_option("--workers", workers_of_lists, "for --lists; default all cores")->check(CLI::PositiveNumber);
+  app.add_option("--buffer", buffer_mib, "for --lists: MiB of experts; default several times the caches")
+      ->check(CLI::PositiveNumber);
+  app.add_option("--spinners", spinners, "for --lists: threads that spin beside, as those that launch and wait do")
+      ->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
   const Topology topology = read_topology();
   const std::vector<int> processors = crew_processors(topology, CrewCores::kAll);
@@ -198,7 +203,14 @@ int run(int argc, char** argv) {
   fmt::print("{} cores, load {:.1f}\n", cores, machine_info().load);
   if (!lists.empty()) {
     Crew crew({workers_of_lists > 0 ? workers_of_lists : cores, processors});
-    time_lists(crew, lists, repeats);
+    std::atomic<bool> stop{false};
+    std::vector<std::jthread> beside;
+    for (int i = 0; i < spinners; ++i)
+      beside.emplace_back([&stop] {
+        while (!stop.load(std::memory_order_relaxed)) __builtin_ia32_pause();
+      });
+    time_lists(crew, lists, buffer_mib == 0 ? cold_bytes(machine_info()) : buffer_mib << 20, repeats);
+    stop.store(true);
     return 0;
   }
   if (cores > 1) {

@@ -13,13 +13,14 @@
 #include "runtime/expert_store.h"
 #include "runtime/output.h"
 #include "runtime/plan_report.h"
+#include "runtime/timeline.h"
 
 namespace tandem::bench {
 namespace {
 
 struct Options : CardOptions {
   Options() { residency = {1.0}; }
-  std::string routes, hardware;
+  std::string routes, hardware, timeline;
   std::size_t passes = 40, prompt = 64;
   std::vector<std::size_t> widths{1, 4};
   bool graphs = true, early = true;
@@ -36,6 +37,8 @@ void add_flags(CLI::App& app, Options& options) {
                  "efficiencies and fixed costs for the prediction (YAML); bandwidths are measured here");
   app.add_flag("--no-graphs{false}", options.graphs, "launch every operation anew");
   app.add_flag("--no-early-starts{false}", options.early, "every kernel waits for the end of the one before");
+  app.add_option("--timeline", options.timeline,
+                 "spans of all threads, as a trace for Perfetto or chrome://tracing, to this file");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
 }
 
@@ -50,6 +53,7 @@ int run(int argc, char** argv) {
               {"model", "workers", "residency", "w", "ms_median", "ms_p95", "card_mb", "crew_mb", "misses", "crew_ms",
                "card_gbs", "crew_gbs", "bound_ms", "over_bound", "predicted_ms", "hit_rate"});
   write_stderr(busy_warning(machine));
+  if (!options.timeline.empty()) Timeline::start();
 
   std::optional<Hardware::Gpu> card = need_card(options.device);
   Hardware hardware = options.hardware.empty() ? known_hardware() : load_hardware(options.hardware);
@@ -135,6 +139,7 @@ int run(int argc, char** argv) {
                fmt::format("{:.4f}", guess), fmt::format("{:.4f}", counts.hit_rate())});
     }
   }
+  if (!options.timeline.empty()) Timeline::write(options.timeline);
   return 0;
 }
 
