@@ -118,13 +118,13 @@ struct Reordered<Type, W, true> {
 // segment's at once would fill the buffers that the block's own loads need. Sapphire Rapids, two cores, cold, GB/s of
 // IQ3_XXS, Q4_K, IQ4_NL at w = 1 and at w = 4: 19, 25, 27 and 15, 18, 20 with one burst a segment 4096 bytes ahead; 23,
 // 26, 25 and 15, 23, 22 with that spread over the blocks; 25, 28, 28 and 17, 22, 26 as here (docs/performance.md).
+constexpr std::size_t kPrefetchNear = 1024, kPrefetchFar = 8192;
 template <std::size_t kBytes>
 inline void prefetch_ahead(const std::uint8_t* block) {
-  constexpr std::size_t kNear = 1024, kFar = 8192;
 #pragma GCC unroll 8
   for (std::size_t at = 0; at < kBytes; at += 64) {
-    __builtin_prefetch(block + kFar + at, 0, 2);
-    __builtin_prefetch(block + kNear + at, 0, 3);
+    __builtin_prefetch(block + kPrefetchFar + at, 0, 2);
+    __builtin_prefetch(block + kPrefetchNear + at, 0, 3);
   }
 }
 
@@ -143,6 +143,7 @@ void tile_rows(const std::uint8_t* tile, std::size_t cols, const TileJob* jobs, 
     row_d[t] = jobs[t].d;
   }
   const std::size_t blocks = cols / 32;
+  for (std::size_t at = 0; at < kPrefetchNear; at += 64) __builtin_prefetch(tile + at, 0, 3);  // a claim may begin here
   Reordered<Type, W> own;
   for (std::size_t first = 0; first < blocks; first += kBlocks) {
     const std::size_t nb = std::min(kBlocks, blocks - first);
