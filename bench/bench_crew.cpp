@@ -10,6 +10,7 @@
 #include "bench/block_pool.h"
 #include "bench/expert_kernels.h"
 #include "bench/machine.h"
+#include "bench/noise.h"
 #include "cpu/crew.h"
 #include "cpu/expert_run.h"
 #include "cpu/topology.h"
@@ -134,24 +135,25 @@ class ColdExperts {
   PackedExpert shape_;
 };
 
-// A list of `experts` experts of `width` rows each, published and waited for on a crew that spins.
+// A list of `experts` experts of `width` rows each, published and waited for on a crew that has nothing to do for `gap`
+// before, as between two layers of a round: any experts, rows just written by somebody else.
 std::vector<double> expert_lists(Crew& crew, const ColdExperts& pool, std::size_t experts, std::size_t width,
-                                 int repeats) {
+                                 std::chrono::microseconds gap, int repeats) {
   ActivationRows x(width, ColdExperts::kHidden, 3);
   const Activation a{{}, {x.q.data(), x.d.data(), x.s.data(), width, ColdExperts::kHidden}};
   std::vector<float> y(experts * width * ColdExperts::kHidden);
   ExpertRun list;
-  Cursor cursor(pool.count());
+  std::uint64_t drawn = 0;
   const auto unit = [&](std::size_t u) { list.run(u); };
   const Crew::Body body(unit);
   std::vector<double> times;
   for (int i = 0; i < repeats; ++i) {
-    const std::size_t first = cursor.take(experts);
-    for (const auto until = Clock::now() + std::chrono::microseconds(50); Clock::now() < until;) __builtin_ia32_pause();
+    for (const auto until = Clock::now() + gap; Clock::now() < until;) __builtin_ia32_pause();
+    for (auto& code : x.q) code = static_cast<std::int8_t>(-code);
     const auto start = Clock::now();
     list.begin(a);
     for (std::size_t e = 0; e < experts; ++e) {
-      list.add_expert(pool.at(cursor.at(first, e)), {});
+      list.add_expert(pool.at(mix_bits(++drawn) % pool.count()), {});
       for (std::size_t r = 0; r < width; ++r) list.add_row(r, &y[(e * width + r) * ColdExperts::kHidden]);
     }
     list.finish(crew.workers());
@@ -162,7 +164,8 @@ std::vector<double> expert_lists(Crew& crew, const ColdExperts& pool, std::size_
   return times;
 }
 
-void time_lists(Crew& crew, const std::vector<std::string>& types, std::size_t bytes, int repeats) {
+void time_lists(Crew& crew, const std::vector<std::string>& types, std::size_t bytes, std::chrono::microseconds gap,
+                int repeats) {
   for (const std::string& name : types) {
     const DTypeInfo* info = nullptr;
     for (std::uint32_t id = 0; id < 64; ++id)
@@ -171,7 +174,7 @@ void time_lists(Crew& crew, const std::vector<std::string>& types, std::size_t b
     const ColdExperts pool(info->type, bytes);
     for (const std::size_t width : {1UL, 2UL})
       for (const std::size_t experts : {1UL, 2UL, 3UL, 4UL, 8UL, 12UL}) {
-        std::vector<double> times = expert_lists(crew, pool, experts, width, repeats);
+        std::vector<double> times = expert_lists(crew, pool, experts, width, gap, repeats);
         std::sort(times.begin(), times.end());
         const double median = times[times.size() / 2];
         fmt::print("{:8} {:2} experts, {} rows each, {} workers: median {:7.1f} us, least {:7.1f}, {:6.1f} GB/s\n",
@@ -188,12 +191,15 @@ int run(int argc, char** argv) {
   app.add_option("--repeats", repeats, "of each latency")->check(CLI::PositiveNumber);
   app.add_option("--seconds", seconds, "of each throughput")->check(CLI::PositiveNumber);
   std::vector<std::string> lists;
-  int workers_of_lists = 0, spinners = 0;
+  int workers_of_lists = 0, spinners = 0, gap_us = 100;
   std::size_t buffer_mib = 0;
   app.add_option("--lists", lists, "time lists of experts with gate and up of these types instead")->delimiter(',');
   app.add_option("--workers", workers_of_lists, "for --lists; default all cores")->check(CLI::PositiveNumber);
   app.add_option("--buffer", buffer_mib, "for --lists: MiB of experts; default several times the caches")
       ->check(CLI::PositiveNumber);
+  app.add_option("--gap", gap_us, "for --lists: microseconds between two of them")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--spinners", spinners, "for --lists: threads that spin beside, as those that launch and wait do")
       ->check(CLI::NonNegativeNumber);
   CLI11_PARSE(app, argc, argv);
@@ -209,7 +215,8 @@ int run(int argc, char** argv) {
       beside.emplace_back([&stop] {
         while (!stop.load(std::memory_order_relaxed)) __builtin_ia32_pause();
       });
-    time_lists(crew, lists, buffer_mib == 0 ? cold_bytes(machine_info()) : buffer_mib << 20, repeats);
+    time_lists(crew, lists, buffer_mib == 0 ? cold_bytes(machine_info()) : buffer_mib << 20,
+               std::chrono::microseconds(gap_us), repeats);
     stop.store(true);
     return 0;
   }

@@ -3,6 +3,7 @@
 // predicts.
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 
 #include "bench/bench.h"
 #include "bench/card_run.h"
@@ -40,6 +41,14 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--timeline", options.timeline,
                  "spans of all threads, as a trace for Perfetto or chrome://tracing, to this file");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
+}
+
+// Of this process, as the system tells; 0 when it does not.
+double huge_page_gigabytes() {
+  std::ifstream file("/proc/self/smaps_rollup");
+  for (std::string line; std::getline(file, line);)
+    if (line.starts_with("AnonHugePages:")) return std::stod(line.substr(14)) * 1024 / 1e9;
+  return 0;
 }
 
 int run(int argc, char** argv) {
@@ -93,10 +102,11 @@ int run(int argc, char** argv) {
     const double loaded = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
     write_stdout(fmt::format(
         "{}: {} layers, {:.0f} % of the experts on the card, {}; loaded in {:.1f} s ({:.1f} GB on the card, {:.1f} in "
-        "RAM); read roofs {:.0f} and {:.1f} GB/s\n",
+        "RAM, {:.1f} of the process in huge pages); read roofs {:.0f} and {:.1f} GB/s\n",
         name, model.shape.layers, 100 * residency, ops->describe(), loaded,
         static_cast<double>(pipeline.experts()->card_bytes()) / 1e9,
-        static_cast<double>(pipeline.experts()->ram_bytes()) / 1e9, card_roof / 1e9, crew_roof / 1e9));
+        static_cast<double>(pipeline.experts()->ram_bytes()) / 1e9, huge_page_gigabytes(), card_roof / 1e9,
+        crew_roof / 1e9));
     for (const std::size_t width : options.widths) {
       ForcedText text(pipeline, options.prompt, width, options.passes);
       ExpertCounts before;

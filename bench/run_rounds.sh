@@ -3,18 +3,20 @@
 # residency, predicted beside measured, the stages of one round; then ways of drafting at stated acceptances with 24 GiB
 # of VRAM. CSV files and texts go to OUT.
 #
-#   run_rounds.sh [--bin DIR] [--out DIR] [--machine NAME] [--work DIR] [--quick]
+#   run_rounds.sh [--bin DIR] [--out DIR] [--machine NAME] [--work DIR] [--passes N] [--chances LIST] [--tokens N] [--prompts] [--quick]
 #
 # --bin holds bench_round, make_synth and tandem (default: build/release/bin), and perhaps lib/ with their libraries. OUT is
 # --out, else $OUT, else ./bench-out. The models are written to --work (default /tmp): 60 GB, then 41 GB (half of the layers:
-# times are to be doubled), removed in between. --quick tries the script itself: four layers.
+# times are to be doubled), removed in between. --passes: of a figure (30). --chances: that a draft is right (0.524,0.667,0.75), on
+# --tokens of text (96). --prompts runs bench_prefill on the first model, too. --quick tries the script itself: four layers.
 set -uo pipefail
 # shellcheck source=bench/common.sh
 . "$(dirname -- "$(readlink -f -- "$0")")/common.sh"
-bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' work=/tmp quick=''
-read_flags bin out machine work quick! -- "$@"
+bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' work=/tmp quick='' passes=30 chances=0.524,0.667,0.75 tokens=96 prompts=''
+read_flags bin out machine work passes chances tokens prompts! quick! -- "$@"
 ((${#rest[@]})) && usage
 need_programs bench_round make_synth tandem
+if [[ $prompts ]]; then need_programs bench_prefill; fi
 mkdir -p "$out" || exit 2
 files=$(mktemp -d "$work/tandem-rounds-XXXXXX") || exit 2
 trap 'rm -rf -- "$files"' EXIT
@@ -27,13 +29,19 @@ rounds() {
   local model=$files/$name-$layers-layers.gguf census=$files/$name.census.csv
   recipe "$name"
   "$bin/make_synth" "$model" "${recipe[@]}" --layers "$layers" --census "$census" || { failed=1; return; }
-  local flags=(--widths "1,2,4,5,8" --passes 30 --hardware "$root/configs/hardware/h200-16core.yaml"
+  local flags=(--widths "1,2,4,5,8" --passes "$passes" --hardware "$root/configs/hardware/h200-16core.yaml"
     --csv "$out/round.csv" --machine "${machine:-$(hostname)}")
   "$bin/bench_round" "$model" --residency 0.3,0.41,1 --census "$census" "${flags[@]}" || failed=1
   "$bin/bench_round" "$model" --residency 0.3 --routes "$census" "${flags[@]}" || failed=1
-  "$bin/bench_round" "$model" --residency 0.41 --census "$census" --widths 1,4 --passes 30 --stages |
+  "$bin/bench_round" "$model" --residency 0.41 --census "$census" --widths 1,4 --passes "$passes" --stages |
     tee "$out/stages-$name.txt" || failed=1
-  [[ $name == q3 ]] && drafting "$model" "$census"
+  if [[ $name == q3 ]]; then
+    drafting "$model" "$census"
+    if [[ $prompts ]]; then
+      "$bin/bench_prefill" "$model" --tokens 512,4096,32768 --chunk 4096 --part 1024 --residency 0.3 --csv "$out/prefill.csv" \
+        --machine "${machine:-$(hostname)}" || failed=1
+    fi
+  fi
   rm -f -- "$model"
 }
 
@@ -42,11 +50,11 @@ rounds() {
 drafting() {
   local chance policy=$files/policy.yaml
   printf 'census:\n  - {file: %s}\n' "$2" >"$policy"
-  for chance in 0.524 0.667 0.75; do
+  for chance in ${chances//,/ }; do
     echo "== drafts right with a chance of $chance"
     "$bin/tandem" bench decode "$1" --text "$root/tests/golden/eval/prose.txt" --device cuda:0 --vram 24GiB --context 4096 \
       --policy "$policy" --adapt off --lookup off --draft-vocab off --drafts auto,off,1,2,3,4 --mode forced --acceptance "$chance" \
-      --segments 1 --prompt-tokens 32 --tokens 96 --repeats 2 --temperature 0 || failed=1
+      --segments 1 --prompt-tokens 32 --tokens "$tokens" --repeats 2 --temperature 0 || failed=1
   done | tee "$out/drafting-$name.txt"
 }
 
