@@ -59,6 +59,7 @@ struct Configuration {
     stated_drafter.emplace(settings, &*stated);
   }
   Drafter* rounds() { return stated_drafter ? &*stated_drafter : drafter.drafter(); }
+  const Speculator* speculator() const { return stated_drafter ? &*stated_drafter : drafter.speculator(); }
 };
 
 DraftSettings parse_drafts(const std::string& word, DraftSettings settings) {
@@ -177,6 +178,16 @@ void print_table(const std::string& title, const std::vector<std::unique_ptr<Con
                              way->stats.tokens_per_round(), ms(way->stats.draft_seconds), ms(way->stats.pass_seconds),
                              ms(way->crew_wait), ms(way->stats.sample_seconds), ms(way->seconds),
                              static_cast<double>(way->misses) / rounds, acceptance_by_place(way->stats)));
+  }
+  for (const auto& way : ways) {
+    const Speculator* const auto_drafts = way->settings.depth ? nullptr : way->speculator();
+    if (auto_drafts == nullptr || !way->settings.head || !auto_drafts->clock().known()) continue;
+    const Speculator::Beliefs b = auto_drafts->beliefs();
+    write_stdout(fmt::format(
+        "  {} goes by passes of {:.2f} ms without drafts (timed {} times) and {:.2f} ms with one ({}), {:.2f} "
+        "ms for a draft, right with a chance of {:.0f} %: worth {:+.2f} tokens a round\n",
+        way->name, 1e3 * b.plain, b.plain_count, 1e3 * b.drafted, b.drafted_count, 1e3 * b.head, 100 * b.chance,
+        b.gain));
   }
 }
 

@@ -95,10 +95,16 @@ void AcceptanceTable::observe(const Draft& draft, std::size_t chain, bool accept
 // ---- RunningMean, PassClock, TokenRate ----
 
 void RunningMean::add(double value) {
-  if (count_ < kTrusted && mean_ > kClip * value) count_ = 0;
+  if (count_ < kFirst) {
+    const auto end = first_.begin() + static_cast<std::ptrdiff_t>(count_);
+    const auto at = std::upper_bound(first_.begin(), end, value);
+    std::move_backward(at, end, end + 1);
+    *at = value;
+    mean_ = (first_[count_ / 2] + first_[(count_ + 1) / 2]) / 2;
+  } else {
+    mean_ += (std::min(value, kClip * mean_) - mean_) * kWeight;
+  }
   ++count_;
-  if (count_ > kTrusted) value = std::min(value, kClip * mean_);
-  mean_ += (value - mean_) * std::max(kWeight, 1.0 / static_cast<double>(count_));
 }
 
 bool PassClock::observe(std::size_t rows, double seconds, double misses) {

@@ -82,24 +82,26 @@ void Speculator::run_head(std::vector<TokenId>& prefix, const std::function<bool
   if (!drafts_.empty() && is_stop(drafts_.back().token)) return;
   const std::size_t size = prefix.size();
   double time = now_();
-  const auto lap = [&](RunningMean& mean) {
-    const double then = std::exchange(time, now_());
-    mean.add(time - then);
-  };
   if (!head_->begin(prefix)) return;
-  lap(begin_);
-  for (std::size_t i = 0; i < drafts_.size(); ++i) {
-    head_->advance(drafts_[i].token, i + 1 == drafts_.size());
-    lap(step_);
+  const std::size_t walked = drafts_.size();
+  for (std::size_t i = 0; i < walked; ++i) {
+    head_->advance(drafts_[i].token, i + 1 == walked);
     prefix.push_back(drafts_[i].token);
   }
   for (std::size_t made = 0; made < kMaxHeadDrafts; ++made) {
     if (made > 0) {
       if (!wanted()) break;
       head_->advance(drafts_.back().token, true);
-      lap(step_);
     }
+    // Only when the draft is there is it known what it took: a card is still at it when begin and advance return.
     const Draft draft = head_->draft(prefix);
+    const double then = std::exchange(time, now_()), spent = time - then;
+    if (made > 0)
+      step_.add(spent);
+    else if (walked == 0)
+      begin_.add(spent);
+    else if (begin_.count() > 0)
+      step_.add(std::max(0.0, spent - begin_.mean()) / static_cast<double>(walked));
     acceptance_.made(draft, made);
     drafts_.push_back(draft);
     prefix.push_back(draft.token);
@@ -121,6 +123,12 @@ void Speculator::propose_fixed(std::vector<TokenId>& prefix, std::size_t most) {
   take_lookup(count);
   const std::size_t wanted = std::min(most, static_cast<std::size_t>(*settings_.depth));
   if (head_on() && drafts_.size() < wanted) run_head(prefix, [&] { return drafts_.size() < wanted; });
+}
+
+Speculator::Beliefs Speculator::beliefs() const {
+  const double chance = acceptance_.head_chance(0), rate = rate_.known() ? rate_.rate() : 0.0;
+  const double gain = choose_depth(std::span(&chance, 1), clock_, rate, 0, begin_.mean(), step_.mean(), 1).gain;
+  return {clock_.seconds(1), clock_.seconds(2), begin_.mean(), chance, gain, clock_.count(1), clock_.count(2)};
 }
 
 // Rounds that are not what the figures say is best, so that the figures stay true.

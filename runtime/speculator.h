@@ -24,6 +24,14 @@ class Speculator : public Drafter {
   std::span<const Draft> propose(std::vector<TokenId>& prefix, std::size_t most) override;
   void settle(const DraftRound& round) override;
 
+  // What automatic drafting goes by at the moment: seconds of a pass without drafts and with one, and how often each
+  // was timed; seconds of the head's first draft; the chance that it is right; what it is worth in tokens a round.
+  struct Beliefs {
+    double plain, drafted, head, chance, gain;
+    std::size_t plain_count, drafted_count;
+  };
+  Beliefs beliefs() const;
+
   const DraftSettings& settings() const { return settings_; }
   const PassClock& clock() const { return clock_; }
   const AcceptanceTable& acceptance() const { return acceptance_; }

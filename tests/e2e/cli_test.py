@@ -154,6 +154,9 @@ class Run(CliTest):
         self.assertEqual(rows[0][2], "1.00")
         self.assertGreater(float(rows[3][2]), 2)  # the text repeats itself
         self.assertIn("forced text", out)
+        self.assertEqual(len(re.findall(r"^  auto goes by passes of [0-9.]+ ms without drafts \(timed [0-9]+ times\) and "
+                                        r"[0-9.]+ ms with one \([0-9]+\), [0-9.]+ ms for a draft, right with a chance of "
+                                        r"[0-9]+ %: worth [+-][0-9.]+ tokens a round$", out, re.M)), 2)
         self.assertIn('--drafts: expected auto, off or 0 to 8, several separated by commas, found "9"',
                       self.refused(*text, "--tokens", "30", "--drafts", "9"))
         self.assertIn("expected at least 100128 tokens, found", self.refused(*text, "--tokens", "100000"))
