@@ -201,10 +201,10 @@ TEST(CostModel, ARoundTermByTerm) {
     for (int b = 0; b < 48; ++b) experts += stage(b, w, 250e6 / 48, &wait, &crew);
     const double kv = 2052.0 * 2 * 2 * 256 * 2, pooled = 8192.0 * 128 * 4;
     const double dense = (3750e6 + 12 * (w * kv + pooled) + 2 * 113246208.0) / card_rate +
-                         (36 * 16 + 12 * 20) * (1 + 0.25 * drafts) * 1e-6;
+                         (36 * 15 + 12 * 19) * (1 + 0.25 * drafts) * 1e-6;
     const double logits = 248320 * 4 / 25e9;
     const double draft =
-        drafts * (stage(48, 1, 0, &ignored, &ignored) + (80e6 + 520e6 + kv + pooled) / card_rate + 29e-6 + logits);
+        drafts * (stage(48, 1, 0, &ignored, &ignored) + (80e6 + 520e6 + kv + pooled) / card_rate + 28e-6 + logits);
     EXPECT_EQ(time.rows, w);
     EXPECT_NEAR(time.experts, experts, 1e-9);
     EXPECT_NEAR(time.wait, wait, 1e-9);
