@@ -14,8 +14,8 @@
 // The rows are single-buffered: with misses the card does not publish again before it has its answer. The number of
 // misses is not: without misses the card runs ahead, so every meeting of a pass has its own word for it.
 // Numbers grow by one per meeting through the life of a machine; the first one of a pass is read from the card's
-// memory, so that a recorded pass can run again. 32 bits wrap after 2^32 meetings (a year of decoding); comparisons are
-// by difference.
+// memory, so that a recorded pass can run again. 32 bits wrap after 2^32 meetings (a week of decoding without a pause);
+// comparisons are by difference.
 //
 // What the host makes late (Ops::await_late) is met in the same way, one way only: the card waits until the word
 // `given` has the number of the pass, which the host stores with release after it has written its staging areas.

@@ -95,14 +95,20 @@ void AcceptanceTable::observe(const Draft& draft, std::size_t chain, bool accept
 // ---- RunningMean, PassClock, TokenRate ----
 
 void RunningMean::add(double value) {
+  ++count_;
+  if (count_ > kTrusted && mean_ > 0) value = std::min(value, kClip * mean_);
+  mean_ += (value - mean_) * std::max(kWeight, 1.0 / static_cast<double>(count_));
+}
+
+void RunningTime::add(double seconds) {
   if (count_ < kFirst) {
     const auto end = first_.begin() + static_cast<std::ptrdiff_t>(count_);
-    const auto at = std::upper_bound(first_.begin(), end, value);
+    const auto at = std::upper_bound(first_.begin(), end, seconds);
     std::move_backward(at, end, end + 1);
-    *at = value;
-    mean_ = (first_[count_ / 2] + first_[(count_ + 1) / 2]) / 2;
+    *at = seconds;
+    mean_ = first_[count_ / 3];
   } else {
-    mean_ += (std::min(value, kClip * mean_) - mean_) * kWeight;
+    mean_ += ((mean_ > 0 ? std::min(seconds, kClip * mean_) : seconds) - mean_) * kWeight;
   }
   ++count_;
 }
@@ -116,7 +122,7 @@ bool PassClock::observe(std::size_t rows, double seconds, double misses) {
   ++counted_;
   if (width.time.count() > 0) {
     const double mean = width.misses.mean(), off = misses - mean;
-    cross_ = kKeep * cross_ + off * (std::min(seconds, RunningMean::kClip * width.time.mean()) - width.time.mean());
+    cross_ = kKeep * cross_ + off * (std::min(seconds, RunningTime::kClip * width.time.mean()) - width.time.mean());
     square_ = kKeep * square_ + off * off;
     if (mean > 0) level_ += (std::min(misses / mean, RunningMean::kClip) - level_) * kLevelWeight;
   }
@@ -127,11 +133,12 @@ bool PassClock::observe(std::size_t rows, double seconds, double misses) {
 
 // A line through the means of the widths that were run, each weighing as often as it was run, at most kMost times; the
 // guessed slope, relative to the mean, holds it like one more observation one row away.
-double PassClock::on_line(RunningMean Width::*value, double guess, std::size_t rows) const {
+template <class Value>
+double PassClock::on_line(Value Width::*value, double guess, std::size_t rows) const {
   constexpr double kMost = 10;
   double n = 0, x = 0, y = 0;
   for (std::size_t w = 1; w <= kMaxWindow; ++w) {
-    const RunningMean& mean = width_[w].*value;
+    const Value& mean = width_[w].*value;
     const double weight = std::min(kMost, static_cast<double>(mean.count()));
     n += weight;
     x += weight * static_cast<double>(w);
@@ -142,7 +149,7 @@ double PassClock::on_line(RunningMean Width::*value, double guess, std::size_t r
   y /= n;
   double xx = 1, xy = guess * y / (1 + guess * (x - 1));
   for (std::size_t w = 1; w <= kMaxWindow; ++w) {
-    const RunningMean& mean = width_[w].*value;
+    const Value& mean = width_[w].*value;
     const double weight = std::min(kMost, static_cast<double>(mean.count())), off = static_cast<double>(w) - x;
     xx += weight * off * off;
     xy += weight * off * (mean.mean() - y);

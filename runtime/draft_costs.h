@@ -49,15 +49,29 @@ class AcceptanceTable {
   std::array<Bucket, kMatches> lookup_;
 };
 
-// What a value is of late: the median of the first kFirst values, from then on a mean in which the newest weighs
-// kWeight and a value above kClip times the mean counts as that much. Something else that holds a pass up only makes it
-// longer, and first passes on a card are recorded or otherwise slow: on an H200 one pass of 20 ms among nine of 5.5
-// made a mean of 7.1, by which drafts paid that did not (2026-12-01).
+// A mean of the last values: the n-th value weighs 1/n, at least kWeight. From the kTrusted-th on a value above kClip
+// times the mean counts as that much.
 class RunningMean {
  public:
   static constexpr double kWeight = 0.1, kClip = 3.0;
-  static constexpr std::size_t kFirst = 9;
+  static constexpr std::size_t kTrusted = 3;
   void add(double value);
+  double mean() const { return mean_; }
+  std::size_t count() const { return count_; }
+
+ private:
+  double mean_ = 0;
+  std::size_t count_ = 0;
+};
+
+// The same for seconds. Whatever else holds a pass up only makes it longer, and first passes on a card are recorded or
+// slow otherwise: so of the first kFirst values one counts that two thirds of them are not below. On an H200 one pass
+// of some 20 ms among nine of 5.5 had made a mean of 7.1, by which drafts paid that did not (2026-12-01).
+class RunningTime {
+ public:
+  static constexpr double kWeight = RunningMean::kWeight, kClip = RunningMean::kClip;
+  static constexpr std::size_t kFirst = 9;
+  void add(double seconds);
   double mean() const { return mean_; }
   std::size_t count() const { return count_; }
 
@@ -84,11 +98,13 @@ class PassClock {
 
  private:
   struct Width {
-    RunningMean time, misses;
+    RunningTime time;
+    RunningMean misses;
     bool seen = false;
     std::size_t last = 0;  // the observation that was its latest
   };
-  double on_line(RunningMean Width::*value, double guess, std::size_t rows) const;
+  template <class Value>
+  double on_line(Value Width::*value, double guess, std::size_t rows) const;
 
   std::array<Width, kMaxWindow + 1> width_;
   std::size_t observed_ = 0, counted_ = 0;

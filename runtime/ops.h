@@ -398,7 +398,8 @@ class Ops {
   virtual RouteSplit split_routes(const ExpertBank& bank, const ExpertStore* store, int index, const Routes& routes,
                                   const Routes& hits, const Routes& misses, std::int32_t* log);
   // matmuls, the first of which gives the logits, then route, then split_routes (not after a NaN). Returns what route
-  // does.
+  // does. Where split says that there are misses, start_experts with plan.bank, plan.misses and `a`, and
+  // finish_experts, have to follow before the next router: a machine may have told the crew already.
   virtual std::int64_t router(std::span<const Product> products, const Activation& a, const RoutePlan& plan,
                               RouteSplit& split);
   // y[r*used + k] = FFN of expert routes.expert[r,k] on row r. y [w*used, d]. A negative id leaves its row of y alone.

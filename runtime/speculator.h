@@ -62,7 +62,8 @@ class Speculator : public Drafter {
   AcceptanceTable acceptance_;
   PassClock clock_;
   TokenRate rate_;
-  RunningMean step_, begin_;        // seconds of the head: a draft, and catching up
+  // Seconds of the head: catching up and a draft, a further draft, a draft of the lookup that it walks over.
+  RunningTime begin_, step_, walk_;
   std::size_t idle_ = 0;            // rounds since a draft of the head was last checked
   std::size_t patience_ = 64;       // rounds until it is tried again
   std::size_t trial_ = 0;           // rounds still to try

@@ -16,7 +16,8 @@ namespace {
 
 constexpr unsigned kMostPairs = kRouterRows * kWarp;  // threads of a block, too
 constexpr unsigned kMostExperts = kItems * kWarp;
-constexpr unsigned kMinThreads = 128;  // of a block
+constexpr unsigned kMinThreads = 128;                    // of a block
+constexpr std::size_t kRoom = kProductSharedBytes - 64;  // beside the words that are not dynamic
 static_assert(kMostPairs >= kProductWarps * kWarp);
 
 // Of the block that ends last, after its product.
@@ -119,9 +120,9 @@ void router(const RouterArgs& args, DeviceStream stream) {
                                          static_cast<unsigned>(product->n), product->scale};
     }
     // As of float_matmuls, where a router has some hundred rows.
-    if (rows > 4 && product_shared_bytes(products.cols, 8) <= kProductSharedBytes)
+    if (rows > 4 && product_shared_bytes(products.cols, 8) <= kRoom)
       launch<T, 4, 2>(products, args, stream);
-    else if (rows > 2 && product_shared_bytes(products.cols, 4) <= kProductSharedBytes)
+    else if (rows > 2 && product_shared_bytes(products.cols, 4) <= kRoom)
       launch<T, 4, 1>(products, args, stream);
     else if (rows > 1)
       launch<T, 2, 1>(products, args, stream);

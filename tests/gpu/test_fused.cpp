@@ -508,7 +508,7 @@ TEST_F(Fused, Router) {
 // Columns that are no multiple of a segment, several segments a warp, the real model's.
 TEST_F(Fused, RouterOfOtherSizes) {
   Random random(97);
-  for (const std::size_t cols : {32UL, 96UL, 288UL, 2560UL, 5120UL, 16384UL})
+  for (const std::size_t cols : {32UL, 96UL, 288UL, 2560UL, 5120UL, 12288UL, 16384UL})
     for (const std::size_t rows : {1UL, 2UL, 3UL, 4UL, 5UL, 9UL, 16UL})
       for (const gpu::FloatType type : {gpu::FloatType::kF32, gpu::FloatType::kBf16})
         check_router({cols == 2560 ? 512UL : 40UL, rows, 10, cols, false, type}, random);

@@ -124,20 +124,47 @@ TEST(AcceptanceTable, ForgetsWhatWasLongAgo) {
   EXPECT_LT(table.chance(head_draft(0.5F), 0), 0.15);
 }
 
-TEST(RunningMean, IsAMedianAtFirstAndThenFollows) {
+TEST(RunningMean, IsAMeanAtFirstAndThenFollows) {
   RunningMean mean;
-  EXPECT_EQ(mean.mean(), 0.0);
-  const double values[] = {20.0, 5.0, 6.0, 30.0, 4.0, 5.5, 40.0, 5.8, 1.0};
-  const double medians[] = {20.0, 12.5, 6.0, 13.0, 6.0, 5.75, 6.0, 5.9, 5.8};
-  for (std::size_t i = 0; i < RunningMean::kFirst; ++i) {
-    mean.add(values[i]);
-    EXPECT_DOUBLE_EQ(mean.mean(), medians[i]) << i;
-  }
-  mean.add(1000.0);  // counts as 3 * 5.8
-  EXPECT_DOUBLE_EQ(mean.mean(), 5.8 + 0.1 * 2 * 5.8);
+  for (const double value : {1.0, 2.0, 3.0}) mean.add(value);
+  EXPECT_DOUBLE_EQ(mean.mean(), 2.0);
+  mean.add(1000.0);  // counts as 3 * 2
+  EXPECT_DOUBLE_EQ(mean.mean(), 3.0);
   for (int i = 0; i < 100; ++i) mean.add(5.0);
   EXPECT_NEAR(mean.mean(), 5.0, 0.01);
-  EXPECT_EQ(mean.count(), 110U);
+  EXPECT_EQ(mean.count(), 104U);
+}
+
+TEST(RunningTime, LeavesSlowFirstOnesOutAndThenFollows) {
+  RunningTime time;
+  EXPECT_EQ(time.mean(), 0.0);
+  const double values[] = {20.0, 5.0, 6.0, 30.0, 4.0, 5.5, 40.0, 5.8, 1.0};
+  const double thirds[] = {20.0, 5.0, 5.0, 6.0, 5.0, 5.0, 5.5, 5.5, 5.0};
+  for (std::size_t i = 0; i < RunningTime::kFirst; ++i) {
+    time.add(values[i]);
+    EXPECT_DOUBLE_EQ(time.mean(), thirds[i]) << i;
+  }
+  time.add(1000.0);  // counts as 3 * 5
+  EXPECT_DOUBLE_EQ(time.mean(), 5.0 + 0.1 * 2 * 5.0);
+  for (int i = 0; i < 100; ++i) time.add(7.0);
+  EXPECT_NEAR(time.mean(), 7.0, 0.01);
+  EXPECT_EQ(time.count(), 110U);
+}
+
+// Nothing at first does not mean nothing for ever.
+TEST(RunningMean, GetsAwayFromZero) {
+  RunningMean mean;
+  RunningTime time;
+  for (int i = 0; i < 12; ++i) {
+    mean.add(0);
+    time.add(0);
+  }
+  for (int i = 0; i < 100; ++i) {
+    mean.add(5.0);
+    time.add(5.0);
+  }
+  EXPECT_NEAR(mean.mean(), 5.0, 0.01);
+  EXPECT_NEAR(time.mean(), 5.0, 0.01);
 }
 
 TEST(PassClock, PutsUnknownWidthsOnALine) {
