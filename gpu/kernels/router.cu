@@ -52,9 +52,8 @@ __global__ void __launch_bounds__(kMostPairs)
   auto& tail = *reinterpret_cast<TailShared*>(shared);
   const auto used = static_cast<unsigned>(args.used);
   const unsigned n = a.rows * used, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, i = threadIdx.x;
-  // Eight registers over the routing, of which ptxas keeps some in memory (32 bytes; measured as it is; copied straight
-  // to shared memory they would need none). What only the host writes, between passes. On its way beside the logits; no
-  // result makes a way over global memory.
+  // What only the host writes, between passes: on its way beside the logits, in registers of which ptxas keeps some in
+  // memory (32 bytes). No result makes a way over global memory.
   const std::uint8_t* slot[kMostExperts / kMinThreads];
 #pragma unroll
   for (unsigned k = 0; k < kMostExperts / kMinThreads; ++k) {
