@@ -128,7 +128,8 @@ void Speculator::propose_fixed(std::vector<TokenId>& prefix, std::size_t most) {
 Speculator::Beliefs Speculator::beliefs() const {
   const double chance = acceptance_.head_chance(0), rate = rate_.known() ? rate_.rate() : 0.0;
   const double gain = choose_depth(std::span(&chance, 1), clock_, rate, 0, begin_.mean(), step_.mean(), 1).gain;
-  return {clock_.seconds(1), clock_.seconds(2), begin_.mean(), chance, gain, clock_.count(1), clock_.count(2)};
+  return {clock_.seconds(1), clock_.seconds(2), begin_.mean(), step_.mean(), chance, gain,
+          clock_.count(1),   clock_.count(2)};
 }
 
 // Rounds that are not what the figures say is best, so that the figures stay true.

@@ -25,9 +25,10 @@ class Speculator : public Drafter {
   void settle(const DraftRound& round) override;
 
   // What automatic drafting goes by at the moment: seconds of a pass without drafts and with one, and how often each
-  // was timed; seconds of the head's first draft; the chance that it is right; what it is worth in tokens a round.
+  // was timed; seconds of the head's first draft and of a further one; the chance that it is right; what it is worth in
+  // tokens a round.
   struct Beliefs {
-    double plain, drafted, head, chance, gain;
+    double plain, drafted, head, step, chance, gain;
     std::size_t plain_count, drafted_count;
   };
   Beliefs beliefs() const;

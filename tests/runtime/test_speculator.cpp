@@ -354,6 +354,30 @@ TEST(SpeculatorAuto, TimesDraftsAndRareRoundsAsTheyAre) {
     }
 }
 
+// Walking over a lookup's drafts takes less than a draft and says nothing of it.
+TEST(Speculator, TimesDraftsApartFromWalking) {
+  std::vector<TokenId> text = random_text(40, 2);
+  for (std::size_t i = 0; i < 6; ++i) {  // a passage again and again, something else in between
+    const std::vector<TokenId> passage(text.begin() + 5, text.begin() + 30);
+    text.insert(text.end(), passage.begin(), passage.end());
+    const std::vector<TokenId> rest = random_text(40, static_cast<std::uint32_t>(30 + i));
+    text.insert(text.end(), rest.begin(), rest.end());
+  }
+  Rig rig(text, fixed(8, true), 20);
+  rig.head.begin_seconds = 0.5, rig.head.step_seconds = 0.25, rig.head.draft_seconds = 2.0;
+  std::size_t walks = 0;
+  while (rig.prefix.size() < 400 && walks == 0) {  // later steps would hide it
+    rig.round();
+    walks += !rig.drafts.empty() && rig.drafts.front().source == DraftSource::kLookup &&
+                     rig.drafts.back().source == DraftSource::kHead
+                 ? 1U
+                 : 0U;
+  }
+  EXPECT_EQ(walks, 1U);
+  EXPECT_NEAR(rig.speculator.beliefs().head, 2.5, 1e-9);
+  EXPECT_NEAR(rig.speculator.beliefs().step, 2.25, 1e-9);
+}
+
 struct Phase {
   std::size_t until;  // token
   double row;
