@@ -436,19 +436,23 @@ void run(const std::string& wanted) {
     const gpu::DeviceKv kv{true, memory.floats(64 * 256), memory.floats(64 * 256), 2, 256, 64};
     return [=, where = seven.get()](int) { gpu::kv_store(kv, where, k, v, stream); };
   });
-  for (const bool noise : {false, true})
-    line(noise ? "sample of 248320" : "arg_max of 248320", 0, [&, noise](std::size_t w) {
+  enum class Choose { kArgMax, kSample, kSum };
+  for (const auto& [what, name] :
+       {std::pair{Choose::kArgMax, "arg_max of 248320"}, std::pair{Choose::kSample, "sample of 248320"},
+        std::pair{Choose::kSum, "softmax_sum of 248320"}})
+    line(name, 0, [&, what = what](std::size_t w) {
       const DeviceRows logits = memory.rows(w, 248320);
-      auto* token = reinterpret_cast<std::int32_t*>(memory.floats(w));
+      auto* chosen = reinterpret_cast<Chosen*>(memory.floats(w * sizeof(Chosen) / sizeof(float)));
+      auto* arrived = reinterpret_cast<std::uint32_t*>(memory.floats(1));
+      CUDA_CHECK(cudaMemset(arrived, 0, sizeof *arrived));
       void* work = memory.floats(gpu::sample_bytes(w) / 4);
       const gpu::SampleNumbers values{1, 0.7F, 7};
       auto* numbers = reinterpret_cast<gpu::SampleNumbers*>(memory.floats(sizeof values / sizeof(float)));
       CUDA_CHECK(cudaMemcpy(numbers, &values, sizeof values, cudaMemcpyHostToDevice));
       return [=, flag = bad.get()](int) {
-        if (noise)
-          gpu::sample(logits, numbers, token, flag, work, stream);
-        else
-          gpu::arg_max(logits, token, flag, work, stream);
+        if (what == Choose::kSum) return gpu::softmax_sum(logits, numbers, chosen, arrived, work, stream);
+        if (what == Choose::kSample) return gpu::sample(logits, nullptr, numbers, chosen, flag, work, stream);
+        gpu::arg_max(logits, nullptr, chosen, flag, work, stream);
       };
     });
 }

@@ -360,4 +360,11 @@ void CpuOps::add2(Rows x, ConstRows a, ConstRows b) {
   parallel(x.rows, 2 * x.cols, [&](std::size_t r) { add_two(x.row(r), a.row(r), b.row(r), x.cols); });
 }
 
+void CpuOps::softmax_sum(ConstRows logits, float temperature, Chosen* chosen) {
+  parallel(logits.rows, 4 * logits.cols, [&](std::size_t r) {
+    chosen[r].top = largest(logits.row(r), logits.cols) + 0.0F;  // never -0
+    chosen[r].sum = exp_sum(logits.row(r), logits.cols, chosen[r].top, softmax_scale(temperature));
+  });
+}
+
 }  // namespace tandem

@@ -68,6 +68,7 @@ class CpuOps : public ReferenceOps {
   void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override;
   void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) override;
   void add2(Rows x, ConstRows a, ConstRows b) override;
+  void softmax_sum(ConstRows logits, float temperature, Chosen* chosen) override;
 
  private:
   CpuOps(const CpuOptions& options, const std::vector<int>& processors);

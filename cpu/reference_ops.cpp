@@ -215,6 +215,19 @@ void ReferenceOps::add2(Rows x, ConstRows a, ConstRows b) {
     for (std::size_t j = 0; j < x.cols; ++j) x.row(r)[j] = (x.row(r)[j] + a.row(r)[j]) + b.row(r)[j];
 }
 
+void ReferenceOps::softmax_sum(ConstRows logits, float temperature, Chosen* chosen) {
+  const float scale = softmax_scale(temperature);
+  const std::vector<float> ones(logits.cols, 1.0F);
+  std::vector<float> e(logits.cols);
+  for (std::size_t r = 0; r < logits.rows; ++r) {
+    const std::span<const float> row = logits.span(r);
+    const float top = *std::max_element(row.begin(), row.end()) + 0.0F;
+    std::transform(row.begin(), row.end(), e.begin(), [&](float logit) { return exp_c((logit - top) * scale); });
+    chosen[r].top = top;
+    chosen[r].sum = dot_float_ref(e.data(), ones.data(), e.size());
+  }
+}
+
 void ReferenceOps::tile_streams(ConstRows a, int streams, Rows x) {
   CHECK(x.cols == a.cols * static_cast<std::size_t>(streams));
   for (std::size_t r = 0; r < x.rows; ++r)

@@ -39,6 +39,7 @@ class ReferenceOps : public Ops {
   void combine(const Routes& routes, ConstRows y, ConstRows shared_logit, ConstRows shared, Rows out) override;
   void ple_gate(ConstRows key, ConstRows query, ConstRows value, int streams, Rows gv) override;
   void add2(Rows x, ConstRows a, ConstRows b) override;
+  void softmax_sum(ConstRows logits, float temperature, Chosen* chosen) override;
   void tile_streams(ConstRows a, int streams, Rows x) override;
   void add_streams(Rows x, ConstRows a, int streams) override;
   void pair_streams(ConstRows a, ConstRows h, int streams, Rows out) override;

@@ -37,10 +37,14 @@ void* CudaOps::scratch(std::size_t bytes) {
   return scratches_.back().data();
 }
 
-void CudaOps::choose(ConstRows logits, const TokenChoice& choice, std::size_t, std::int32_t* token) {
+void CudaOps::choose(ConstRows logits, const TokenChoice& choice, std::size_t, const TokenId* ids, Chosen* chosen) {
   void* work = scratch(gpu::sample_bytes(logits.rows));
-  if (choice.temperature == 0.0F) return gpu::arg_max(logits, token, next_flag(), work, stream_);
-  gpu::sample(logits, &numbers_.data()->choice, token, next_flag(), work, stream_);
+  if (choice.temperature == 0.0F) return gpu::arg_max(logits, ids, chosen, next_flag(), work, stream_);
+  gpu::sample(logits, ids, &numbers_.data()->choice, chosen, next_flag(), work, stream_);
+}
+void CudaOps::softmax_sum(ConstRows logits, float, Chosen* chosen) {
+  void* work = scratch(gpu::sample_bytes(logits.rows));
+  gpu::softmax_sum(logits, &numbers_.data()->choice, chosen, arrived_.data(), work, stream_);
 }
 
 void CudaOps::rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) {

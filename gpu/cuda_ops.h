@@ -56,7 +56,9 @@ class CudaOps : public Ops {
   void matmul(const WeightView& w, const Activation& a, Rows y) override;
   using Ops::matmuls;
   void matmuls(std::span<const Product> products, const Activation& a) override;
-  void choose(ConstRows logits, const TokenChoice& choice, std::size_t position, std::int32_t* token) override;
+  void choose(ConstRows logits, const TokenChoice& choice, std::size_t position, const TokenId* ids,
+              Chosen* chosen) override;
+  void softmax_sum(ConstRows logits, float temperature, Chosen* chosen) override;
   void rms_norm(ConstRows x, std::size_t groups, const float* gamma, float eps, Rows y) override;
   void l2_norm(ConstRows x, std::size_t dim, float eps, float scale, Rows y) override;
   void norm_rope(ConstRows x, std::size_t heads, std::size_t dim, std::size_t head_stride, const float* gamma,
@@ -198,7 +200,7 @@ class CudaOps : public Ops {
   Staged<Numbers> numbers_;
   Staged<std::int32_t> flags_;
   Array<std::uint8_t> expert_memory_, ffn_memory_;
-  Array<std::uint32_t> arrived_;                // of the router's kernel
+  Array<std::uint32_t> arrived_;                // of kernels whose last block goes on
   ExpertScratch expert_scratch_, ffn_scratch_;  // of the experts; of an FFN that runs beside them
   // Long passes: hidden rows of all pairs.
   Array<std::uint8_t> gemm_memory_;

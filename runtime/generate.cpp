@@ -93,7 +93,7 @@ void PipelineDecoder::let_choose(const std::optional<TokenChoice>& choice) {
 
 std::optional<TokenId> PipelineDecoder::chosen(std::size_t i) const {
   if (round_.tokens.empty()) return {};
-  return round_.tokens[i];
+  return round_.tokens[i].token;
 }
 
 void PipelineDecoder::keep(std::size_t n) {

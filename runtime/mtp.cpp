@@ -12,7 +12,8 @@ struct MtpHead::Impl {
         layer(make_layer_params(shared_.ops.memory(), weights.layer)),
         head(make_hc_params(shared_.ops.memory(), weights.head)),
         enorm(decode_floats(shared_.ops.memory(), weights.enorm)),
-        hnorm(decode_floats(shared_.ops.memory(), weights.hnorm)) {}
+        hnorm(decode_floats(shared_.ops.memory(), weights.hnorm)),
+        ids(Array<TokenId>::of(shared_.ops.memory(), weights.output_ids)) {}
 
   // X[s] = We e + Wh h[s] for every stream: one product over [e | h_s], or two where the file splits the projection.
   void fuse(const Pass& pass, ConstRows wide) const {
@@ -47,6 +48,7 @@ struct MtpHead::Impl {
   LayerParams layer;
   HcParams head;
   Array<float> enorm, hnorm;
+  Array<TokenId> ids;  // of the logits; empty: all
   std::uint64_t identity = new_identity();
 };
 
@@ -57,7 +59,7 @@ MtpHead::MtpHead(Pipeline& pipeline, MtpNorm norm, MtpAttention attention) {
 MtpHead::~MtpHead() = default;
 
 PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<const TokenId> next, PassMode mode,
-                            LogitRows logits) {
+                            LogitRows logits, const std::optional<DraftChoice>& choice) {
   Pipeline::Impl& shared = impl_->shared;
   Workspace& ws = *shared.ws;
   const ModelShape& shape = shared.model.shape;
@@ -65,6 +67,7 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   CHECK(w > 0 && w == wide.rows && w <= shared.max_rows, "{} tokens, {} rows", w, wide.rows);
   CHECK(mode == PassMode::kWindow || state.mtp.pending == 0, "{} rows of an open draft window", state.mtp.pending);
   CHECK(position + w <= state.context(), "{} + {} rows in {}", position, w, state.context());
+  CHECK(!choice || logits == LogitRows::kLast, "a draft is chosen from the last row");
 
   const bool sparse = impl_->attention == MtpAttention::kSparse;
   shared.prepare(impl_->weights.token_embd, next, position);
@@ -74,16 +77,24 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   ws.reserve_logits(logits == LogitRows::kAll ? w : logits == LogitRows::kLast ? 1 : 0, impl_->weights.output.rows);
   if (!sparse) ws.reserve_positions(ws.part_rows, position + w);
   const Pass pass = shared.make_pass(state, shape.layers, position, state.mtp.pending, w, mode);
-  shared.run(pass, impl_->identity, sparse, logits, {}, {}, [&] {
+  Wanted wanted{.rows = logits};
+  if (choice)
+    wanted = {.rows = logits,
+              .fetched = !choice->alone,
+              .choice = choice->choice,
+              .chosen_from = choice->position,
+              .sum = true,
+              .ids = impl_->ids.empty() ? nullptr : impl_->ids.data()};
+  shared.run(pass, impl_->identity, sparse, wanted, {}, [&] {
     shared.send_inputs(w);
     if (sent) ws.wide_in.send(w);
     impl_->fuse(pass, sent ? ConstRows(ws.wide_in.rows(w)) : wide);
     run_layer(pass, impl_->layer, nullptr, &state.mtp.attention, sparse);
-    shared.head(pass, impl_->head, impl_->weights.output, logits, {});
+    shared.head(pass, impl_->head, impl_->weights.output, wanted);
   });
   (mode == PassMode::kWindow ? state.mtp.pending : state.mtp.rows) += w;
   shared.count_routes(shape.layers, shape.layers + 1, w, mode);
-  PassOutput out = shared.output(w, logits, false);
+  PassOutput out = shared.output(w, wanted);
   out.ids = impl_->weights.output_ids;
   return out;
 }

@@ -1,30 +1,10 @@
 #include "runtime/mtp_drafter.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "placement/check.h"
 
 namespace tandem {
-namespace {
-
-// exp(logit - log sum exp) of one of the logits. What lies this far below the best one adds less than one part in 10^7
-// each.
-constexpr float kNegligible = 16.0F;
-
-float probability(std::span<const float> logits, std::size_t index, float temperature) {
-  const float scale = temperature > 0.0F ? 1.0F / temperature : 1.0F;
-  const float top = *std::max_element(logits.begin(), logits.end());
-  double sum = 0.0;
-  for (const float logit : logits) {
-    const float below = (logit - top) * scale;
-    if (below > -kNegligible) sum += static_cast<double>(std::exp(below));
-  }
-  const float below = (logits[index] - top) * scale;
-  return static_cast<float>(static_cast<double>(std::exp(below)) / sum);
-}
-
-}  // namespace
 
 MtpDrafter::MtpDrafter(Pipeline& pipeline, SequenceState& state, MtpNorm norm, MtpAttention attention)
     : pipeline_(pipeline), state_(state), head_(pipeline, norm, attention) {}
@@ -53,15 +33,17 @@ void MtpDrafter::take(std::size_t first, ConstRows wide, Rows rows) {
 
 void MtpDrafter::catch_up(std::span<const TokenId> tokens, bool logits) {
   SequenceState::MtpState& mtp = state_.mtp;
+  next_ = tokens.size();
   const auto width = static_cast<std::size_t>(state_.shape().wide());
   const std::size_t first = mtp.hidden_first, known = tokens.size() - std::min(tokens.size(), first + 1);
   const std::size_t rows = std::min(mtp.waiting(width), known);
   for (std::size_t done = 0; done < rows;) {
     const std::size_t count = std::min(rows - done, pipeline_.max_rows());
     const bool last = done + count == rows;
-    out_ = head_.forward(state_, ConstRows(mtp.hidden.data() + done * width, count, width),
-                         tokens.subspan(first + 1 + done, count), PassMode::kCommit,
-                         last && logits ? LogitRows::kLast : LogitRows::kNone);
+    out_ =
+        head_.forward(state_, ConstRows(mtp.hidden.data() + done * width, count, width),
+                      tokens.subspan(first + 1 + done, count), PassMode::kCommit,
+                      last && logits ? LogitRows::kLast : LogitRows::kNone, last && logits ? choice() : std::nullopt);
     done += count;
   }
   mtp.hidden.erase(mtp.hidden.begin(), mtp.hidden.begin() + static_cast<std::ptrdiff_t>(rows * width));
@@ -84,17 +66,28 @@ bool MtpDrafter::begin(std::span<const TokenId> prefix) {
   return true;
 }
 
+std::optional<DraftChoice> MtpDrafter::choice() const {
+  const SamplerSettings& settings = sampler_->settings();
+  const std::optional<TokenChoice> alone = plain_choice(settings);
+  return DraftChoice{alone.value_or(TokenChoice{settings.temperature, settings.seed}), alone.has_value(), next_};
+}
+
 Draft MtpDrafter::draft(std::span<const TokenId> prefix) {
-  CHECK(out_.logits && sampler_);
-  const std::span<const float> logits = out_.logits.span(0);
-  const TokenId token = sampler_->sample(logits, prefix, answer_start_, out_.ids);
-  const std::size_t logit = logit_of(token, out_.ids, logits.size()).value();
-  return {token, DraftSource::kHead, probability(logits, logit, sampler_->settings().temperature)};
+  CHECK(!out_.tokens.empty() && prefix.size() == next_, "a draft of token {}, the head is at {}", prefix.size(), next_);
+  Chosen chosen = out_.tokens[0];
+  if (out_.logits) {
+    const std::span<const float> logits = out_.logits.span(0);
+    chosen.token = sampler_->sample(logits, prefix, answer_start_, out_.ids);
+    chosen.logit = logits[logit_of(chosen.token, out_.ids, logits.size()).value()];
+  }
+  return {chosen.token, DraftSource::kHead, probability(chosen, sampler_->settings().temperature)};
 }
 
 void MtpDrafter::advance(TokenId token, bool logits) {
   const ConstRows last = out_.wide.slice(out_.wide.rows - 1, 1);
-  out_ = head_.forward(state_, last, {&token, 1}, PassMode::kWindow, logits ? LogitRows::kLast : LogitRows::kNone);
+  ++next_;
+  out_ = head_.forward(state_, last, {&token, 1}, PassMode::kWindow, logits ? LogitRows::kLast : LogitRows::kNone,
+                       logits ? choice() : std::nullopt);
 }
 
 void MtpDrafter::end() {

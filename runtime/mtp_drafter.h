@@ -42,7 +42,9 @@ class MtpDrafter : public DraftHead {
   SequenceState& state_;
   MtpHead head_;
   std::optional<Sampler> sampler_;
+  std::optional<DraftChoice> choice() const;  // of the token at next_
   std::size_t answer_start_ = 0;
+  std::size_t next_ = 0;    // position of the token that `out_` is about
   std::size_t rounds_ = 0;  // since the last chain
   PassOutput out_;
 };

@@ -27,8 +27,14 @@ std::int64_t Ops::router(std::span<const Product> products, const Activation& a,
   return bad;
 }
 
-void Ops::choose(ConstRows logits, const TokenChoice& choice, std::size_t position, std::int32_t* token) {
-  for (std::size_t r = 0; r < logits.rows; ++r) token[r] = choose_token(logits.span(r), choice, position + r);
+void Ops::choose(ConstRows logits, const TokenChoice& choice, std::size_t position, const TokenId* ids,
+                 Chosen* chosen) {
+  const std::span<const TokenId> tokens(ids, ids == nullptr ? 0 : logits.cols);
+  for (std::size_t r = 0; r < logits.rows; ++r) {
+    const Chosen one = choose_token(logits.span(r), choice, position + r, tokens);
+    chosen[r].token = one.token;
+    chosen[r].logit = one.logit;
+  }
 }
 
 void Ops::gdn_input(const GdnInput& in) {

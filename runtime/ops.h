@@ -313,9 +313,15 @@ class Ops {
     matmuls(std::span(products.begin(), products.size()), a);
   }
 
-  // token[r] = choose_token(logits row r, choice, position + r) of runtime/sampler.h.
+  // Token and logit of chosen[r] = choose_token(logits row r, choice, position + r, ids) of runtime/sampler.h; `ids`
+  // null or of as many tokens as there are logits in a row.
   // REQUIRES 1 to kMaxWindow rows; in a machine's own memory a flag that says so replaces the error for bad logits.
-  virtual void choose(ConstRows logits, const TokenChoice& choice, std::size_t position, std::int32_t* token);
+  virtual void choose(ConstRows logits, const TokenChoice& choice, std::size_t position, const TokenId* ids,
+                      Chosen* chosen);
+  // Of chosen[r]: top = the largest logit of row r (never -0), sum = sum_i exp((logit_i - top) *
+  // softmax_scale(temperature)), by R4 for floats with ones as the other factor. A machine with memory of its own takes
+  // the temperature from the pass's numbers. Without meaning where choose finds bad logits.
+  virtual void softmax_sum(ConstRows logits, float temperature, Chosen* chosen) = 0;
 
   // ---- norms ------------------------------------------------------------------------------------------------------
   // Per group g of n = cols / groups values: y = (x * (1 / sqrt(sum x^2 / n + eps))) * gamma[column].

@@ -69,26 +69,26 @@ Pass Pipeline::Impl::make_pass(SequenceState& state, int layer, std::size_t posi
           0,           rows};
 }
 
-void Pipeline::Impl::run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits,
-                         const std::optional<TokenChoice>& choice, const LateInput& late, FunctionRef<void()> body) {
+void Pipeline::Impl::run(const Pass& pass, std::uint64_t code, bool sparse, const Wanted& wanted, const LateInput& late,
+                         FunctionRef<void()> body) {
   // Everything on which the body's calls depend beside the numbers.
-  const std::uint32_t chooses = !choice ? 0 : choice->temperature == 0.0F ? 1 : 2;
-  const std::uint32_t kind = chooses << 6 | static_cast<std::uint32_t>(sparse) << 5 |
-                             static_cast<std::uint32_t>(pass.selects()) << 4 |
-                             static_cast<std::uint32_t>(pass.mode) << 2 | static_cast<std::uint32_t>(logits);
+  const std::uint32_t chooses = !wanted.choice ? 0 : wanted.choice->temperature == 0.0F ? 1 : 2;
+  const std::uint32_t kind = static_cast<std::uint32_t>(wanted.sum) << 9 |
+                             static_cast<std::uint32_t>(wanted.fetched) << 8 | chooses << 6 |
+                             static_cast<std::uint32_t>(sparse) << 5 | static_cast<std::uint32_t>(pass.selects()) << 4 |
+                             static_cast<std::uint32_t>(pass.mode) << 2 | static_cast<std::uint32_t>(wanted.rows);
   const PassKey key{pass.state.identity(), ws->identity, code, static_cast<std::uint32_t>(pass.rows), kind,
                     static_cast<bool>(tap)};
-  const std::size_t chosen = pass.position + pass.rows - logit_rows(pass.rows, logits) + 1;
   const PassNumbers numbers{static_cast<std::int32_t>(pass.position), static_cast<std::int32_t>(pass.state.replay),
-                            static_cast<std::int32_t>(pass.pending), choice.value_or(TokenChoice{}),
-                            static_cast<std::int32_t>(chosen)};
+                            static_cast<std::int32_t>(pass.pending), wanted.choice.value_or(TokenChoice{}),
+                            static_cast<std::int32_t>(wanted.chosen_from)};
   if (const std::optional<BadValue> bad = ops.run_pass(key, numbers, late, body))
     Pass::fail_not_finite(*bad, pass.position);
 }
 
-void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits,
-                          const std::optional<TokenChoice>& choice) const {
-  const std::size_t count = logit_rows(pass.rows, logits);
+void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightView& output,
+                          const Wanted& wanted) const {
+  const std::size_t count = logit_rows(pass.rows, wanted.rows);
   const Span span("head", pass.layer);
   // Parts without a row that wants logits only have their last WRITE to come.
   pass.by_parts([&](const Pass& part) {
@@ -102,20 +102,22 @@ void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightV
   ops.matmul(output,
              pass.activation("head", rows, {&output}, ws->block_quant(pass.rows).slice(pass.rows - count, count)),
              ws->logits.rows(count));
-  if (!choice) return ws->logits.fetch(count);
+  if (wanted.fetched) ws->logits.fetch(count);
+  if (!wanted.choice) return;
   CHECK(count <= kMaxWindow, "{} tokens to choose", count);
   ops.stage("logits", -1);
-  ops.choose(ws->logits.rows(count), *choice, pass.position + pass.rows - count + 1, ws->chosen.data());
+  const ConstRows all = ws->logits.rows(count);
+  if (!wanted.fetched) ops.choose(all, *wanted.choice, wanted.chosen_from, wanted.ids, ws->chosen.data());
+  if (wanted.sum) ops.softmax_sum(all, wanted.choice->temperature, ws->chosen.data());
   ws->chosen.fetch(0, count);
 }
 
-PassOutput Pipeline::Impl::output(std::size_t rows, LogitRows logits, bool chosen) const {
+PassOutput Pipeline::Impl::output(std::size_t rows, const Wanted& wanted) const {
   PassOutput out;
+  const std::size_t count = logit_rows(rows, wanted.rows);
   out.wide = ws->x.host(rows);
-  if (chosen)
-    out.tokens = {ws->chosen.host(), logit_rows(rows, logits)};
-  else if (const std::size_t count = logit_rows(rows, logits); count > 0)
-    out.logits = ws->logits.host(count);
+  if (wanted.choice) out.tokens = {ws->chosen.host(), count};
+  if (wanted.fetched && count > 0) out.logits = ws->logits.host(count);
   return out;
 }
 
@@ -179,7 +181,11 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   ws.reserve_logits(logit_rows(w, logits), impl.model.output.rows);
   Pass pass = impl.make_pass(state, -1, state.position(), 0, w, mode);
   if (pass.experts != nullptr) pass.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
-  impl.run(pass, impl.identity, true, logits, choice, late, [&] {
+  const Wanted wanted{.rows = logits,
+                      .fetched = !choice,
+                      .choice = choice,
+                      .chosen_from = pass.position + w - logit_rows(w, logits) + 1};
+  impl.run(pass, impl.identity, true, wanted, late, [&] {
     impl.send_inputs(w);
     impl.ops.tile_streams(ws.embedding.rows(w), shape.streams, ws.x.rows(w));
     for (std::size_t i = 0; i < impl.layers.size(); ++i) {
@@ -188,7 +194,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
                 shape.is_gdn[i] ? nullptr : &state.attention[i], true);
     }
     pass.layer = -1;
-    impl.head(pass, impl.output_hc, impl.model.output, logits, choice);
+    impl.head(pass, impl.output_hc, impl.model.output, wanted);
   });
   state.replay = 0;
   if (mode == PassMode::kWindow)
@@ -196,7 +202,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   else
     state.append_committed(tokens);
   impl.count_routes(0, shape.layers, w, mode);
-  return impl.output(w, logits, choice.has_value());
+  return impl.output(w, wanted);
 }
 
 bool Pipeline::prefill(SequenceState& state, std::span<const TokenId> tokens, std::size_t chunk, LogitRows logits,

@@ -36,7 +36,7 @@ struct PassOutput {
   // Of the columns of the logits, where they are not those of all tokens (MtpWeights::output_ids).
   std::span<const TokenId> ids;
   // With a choice: the tokens chosen, in place of the logits.
-  std::span<const TokenId> tokens;
+  std::span<const Chosen> tokens;
 };
 
 class Pipeline {
@@ -76,6 +76,14 @@ class Pipeline {
 enum class MtpNorm { kFull, kPerStream };  // hidden norm: one statistic over all streams, or one per stream
 enum class MtpAttention { kSparse, kDense };
 
+// How the draft head's next token is chosen. The head's rows are numbered by its own cache, so the place in the text is
+// told: `position` of the token chosen.
+struct DraftChoice {
+  TokenChoice choice;
+  bool alone = false;  // the choice is all there is to it; otherwise the host filters the logits
+  std::size_t position = 0;
+};
+
 // The draft head (spec/model.md section 7): row j takes the wide residual of position j and token j + 1, and predicts
 // token j + 2.
 class MtpHead {
@@ -84,8 +92,9 @@ class MtpHead {
   ~MtpHead();
   // Runs rows at the end of the MTP cache; in window mode state.keep_drafts must follow (several passes may share one
   // window of kMaxWindow rows: chained drafts). Output: draft logits and the wide output, valid until the next pass.
+  // With a draft choice tokens[0] has the sum over the last row's logits, and if `alone` the token and no logits.
   PassOutput forward(SequenceState& state, ConstRows wide, std::span<const TokenId> next, PassMode mode,
-                     LogitRows logits);
+                     LogitRows logits, const std::optional<DraftChoice>& choice = {});
 
  private:
   struct Impl;

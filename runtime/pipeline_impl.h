@@ -10,6 +10,17 @@
 
 namespace tandem {
 
+// What is wanted of the logits of a pass.
+struct Wanted {
+  LogitRows rows = LogitRows::kNone;
+  bool fetched = true;  // the logits themselves
+  std::optional<TokenChoice> choice =
+      {};  // of a token for each row, the first of which follows position chosen_from - 1
+  std::size_t chosen_from = 0;
+  bool sum = false;              // over the softmax of each row, at the choice's temperature
+  const TokenId* ids = nullptr;  // of the logits, in the machine's memory (Ops::choose)
+};
+
 struct Pipeline::Impl {
   Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, const LoadOptions& options);
 
@@ -36,13 +47,12 @@ struct Pipeline::Impl {
                  PassMode mode);
   // Runs the body, which is that of the holder of the identity `code`.
   // `late`: what await_late() in the body waits for.
-  void run(const Pass& pass, std::uint64_t code, bool sparse, LogitRows logits,
-           const std::optional<TokenChoice>& choice, const LateInput& late, FunctionRef<void()> body);
+  void run(const Pass& pass, std::uint64_t code, bool sparse, const Wanted& wanted, const LateInput& late,
+           FunctionRef<void()> body);
   // Final mixer and head over the rows that want logits, and the choice of their tokens; ws.x holds the pass.
-  void head(const Pass& pass, const HcParams& mixer, const WeightView& output, LogitRows logits,
-            const std::optional<TokenChoice>& choice) const;
+  void head(const Pass& pass, const HcParams& mixer, const WeightView& output, const Wanted& wanted) const;
   // What head left for the host.
-  PassOutput output(std::size_t rows, LogitRows logits, bool chosen) const;
+  PassOutput output(std::size_t rows, const Wanted& wanted) const;
   // Tells observer and store of the routes of banks first .. last - 1, after the pass.
   void count_routes(int first, int last, std::size_t rows, PassMode mode) const;
 };

@@ -101,6 +101,24 @@ void check_logits(std::span<const float> logits, std::span<const TokenId> ids) {
       *first, token_of(static_cast<std::size_t>(first - logits.begin()), ids), bad);
 }
 
+// Which logit is the largest, the first of equal ones. Throws like argmax_token.
+std::size_t arg_max(std::span<const float> logits, std::span<const TokenId> ids) {
+  check_logits(logits, ids);
+  float best = -kInfinity;
+  std::size_t at = 0;
+  strips_above(
+      logits, [&] { return best; },
+      [&](std::size_t first, std::span<const float> strip) {
+        const auto top = std::max_element(strip.begin(), strip.end());  // the first of equal ones
+        best = *top;
+        at = first + static_cast<std::size_t>(top - strip.begin());
+      });
+  if (best == -kInfinity) {
+    fail_input("logits: expected a finite value, found -infinity for every token. Fix: check the file's checksum");
+  }
+  return at;
+}
+
 template <typename T>
 void check_range(const char* name, T value, T low, T high) {
   if (value >= low && value <= high) return;
@@ -129,20 +147,7 @@ std::optional<std::size_t> logit_of(TokenId token, std::span<const TokenId> ids,
 }
 
 TokenId argmax_token(std::span<const float> logits, std::span<const TokenId> ids) {
-  check_logits(logits, ids);
-  float best = -kInfinity;
-  std::size_t at = 0;
-  strips_above(
-      logits, [&] { return best; },
-      [&](std::size_t first, std::span<const float> strip) {
-        const auto top = std::max_element(strip.begin(), strip.end());  // the first of equal ones
-        best = *top;
-        at = first + static_cast<std::size_t>(top - strip.begin());
-      });
-  if (best == -kInfinity) {
-    fail_input("logits: expected a finite value, found -infinity for every token. Fix: check the file's checksum");
-  }
-  return token_of(at, ids);
+  return token_of(arg_max(logits, ids), ids);
 }
 
 std::optional<TokenChoice> plain_choice(const SamplerSettings& s) {
@@ -152,20 +157,24 @@ std::optional<TokenChoice> plain_choice(const SamplerSettings& s) {
   return TokenChoice{s.temperature, s.seed};
 }
 
-TokenId choose_token(std::span<const float> logits, const TokenChoice& choice, std::uint64_t position) {
-  const TokenId top = argmax_token(logits);
-  if (choice.temperature == 0.0F) return top;
+Chosen choose_token(std::span<const float> logits, const TokenChoice& choice, std::uint64_t position,
+                    std::span<const TokenId> ids) {
+  std::size_t at = arg_max(logits, ids);
+  if (choice.temperature == 0.0F) return {token_of(at, ids), logits[at], 0, 0};
   Noise noise(choice.seed, position);
+  const TokenId top = token_of(at, ids);
   // The best score goes first: it rules out, without computing their noise, most tokens below it.
-  Candidate best{top, logits[static_cast<std::size_t>(top)] / choice.temperature + noise.of(top)};
+  Candidate best{top, logits[at] / choice.temperature + noise.of(top)};
   for (std::size_t i = 0; i < logits.size(); ++i) {
-    const auto id = static_cast<TokenId>(i);
+    const TokenId id = token_of(i, ids);
     const float score = logits[i] / choice.temperature;
     if (logits[i] == -kInfinity || noise.leaves_below(id, score, best.score)) continue;
     const Candidate value{id, score + noise.of(id)};
-    if (better(value, best)) best = value;
+    if (!better(value, best)) continue;
+    best = value;
+    at = i;
   }
-  return best.id;
+  return {best.id, logits[at], 0, 0};
 }
 
 Sampler::Sampler(const SamplerSettings& settings) : settings_(settings) {

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/chosen.h"
 #include "runtime/tokenizer.h"
 
 namespace tandem {
@@ -45,8 +46,10 @@ struct TokenChoice {
 };
 // The choice that these settings come to, if penalties and filters are off.
 std::optional<TokenChoice> plain_choice(const SamplerSettings& settings);
-// Ties go to the lower token; `position` is that of the token chosen. Throws InputError like Sampler::sample.
-TokenId choose_token(std::span<const float> logits, const TokenChoice& choice, std::uint64_t position);
+// Ties go to the lower token; `position` is that of the token chosen, `ids` as for Sampler::sample. Throws InputError
+// like it. Fills in token and logit.
+Chosen choose_token(std::span<const float> logits, const TokenChoice& choice, std::uint64_t position,
+                    std::span<const TokenId> ids = {});
 
 struct Candidate {
   TokenId id;

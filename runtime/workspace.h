@@ -96,9 +96,9 @@ struct Workspace {
   std::size_t position_stride;
   Buffer router;  // [w, experts]
   // head
-  StagedBuffer logits;          // [w, tokens], as the last reserve_logits said
-  Staged<std::int32_t> chosen;  // [kMaxWindow] tokens that the machine has chosen
-  Buffer concat;                // [w * streams, 2 d], MTP fusion only
+  StagedBuffer logits;    // [w, tokens], as the last reserve_logits said
+  Staged<Chosen> chosen;  // [kMaxWindow] tokens that the machine has chosen
+  Buffer concat;          // [w * streams, 2 d], MTP fusion only
 
   // Makes `logits` [rows, tokens], in memory that grows on demand.
   void reserve_logits(std::size_t rows, std::size_t tokens);

@@ -1,6 +1,9 @@
 // Implements  the elementwise operations of runtime/ops.h. How: see the header. When: always.
 #include "cpu/kernels/elementwise.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "runtime/exact_math.h"
 
 namespace tandem {
@@ -53,6 +56,36 @@ void scale_to(float gate, const float* __restrict value, std::size_t n, float* _
 
 void add_two(float* __restrict x, const float* __restrict a, const float* __restrict b, std::size_t n) {
   for (std::size_t j = 0; j < n; ++j) x[j] = (x[j] + a[j]) + b[j];
+}
+
+float largest(const float* x, std::size_t n) {
+  if (n < kLanes) return *std::max_element(x, x + n);
+  float top[kLanes];
+  std::copy_n(x, kLanes, top);
+  const std::size_t whole = n / kLanes * kLanes;
+  for (std::size_t i = kLanes; i < whole; i += kLanes)
+    for (std::size_t l = 0; l < kLanes; ++l) top[l] = x[i + l] > top[l] ? x[i + l] : top[l];
+  for (std::size_t i = whole; i < n; ++i) top[0] = std::max(top[0], x[i]);
+  return *std::max_element(top, top + kLanes);
+}
+
+float exp_sum(const float* x, std::size_t n, float top, float scale) {
+  const std::size_t segments = (n + kSegment - 1) / kSegment;
+  std::vector<float> sums(segments * kLanes, 0.0F);
+  for (std::size_t s = 0; s < segments; ++s) {
+    float* const acc = sums.data() + s * kLanes;
+    const float* const from = x + s * kSegment;
+    const std::size_t count = std::min(kSegment, n - s * kSegment), whole = count / kLanes * kLanes;
+    for (std::size_t i = 0; i < whole; i += kLanes)
+      for (std::size_t l = 0; l < kLanes; ++l) acc[l] = acc[l] + exp_c((from[i + l] - top) * scale);
+    for (std::size_t i = whole; i < count; ++i) acc[i - whole] = acc[i - whole] + exp_c((from[i] - top) * scale);
+  }
+  // Trees of all lanes at once. No sum is -0, so one that has no partner may stay as it is.
+  for (std::size_t stride = 1; stride < segments; stride *= 2)
+    for (std::size_t s = 0; s + stride < segments; s += 2 * stride)
+      for (std::size_t l = 0; l < kLanes; ++l)
+        sums[s * kLanes + l] = sums[s * kLanes + l] + sums[(s + stride) * kLanes + l];
+  return tree_sum(sums.data(), kLanes);
 }
 
 }  // namespace tandem

@@ -27,5 +27,8 @@ void silu_inplace(float* v, std::size_t n);
 void scale_to(float gate, const float* value, std::size_t n, float* gv);
 // x = (x + a) + b.
 void add_two(float* x, const float* a, const float* b, std::size_t n);
+// The largest of x, and sum_i exp((x_i - top) * scale) by R4 for floats. REQUIRES n > 0, no NaN.
+float largest(const float* x, std::size_t n);
+float exp_sum(const float* x, std::size_t n, float top, float scale);
 
 }  // namespace tandem

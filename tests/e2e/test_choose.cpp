@@ -2,8 +2,10 @@
 // is the answer.
 #include <gtest/gtest.h>
 
+#include "cpu/cpu_ops.h"
 #include "runtime/drafting.h"
 #include "runtime/generate.h"
+#include "runtime/mtp_drafter.h"
 #include "tests/e2e/model_machine.h"
 #include "tests/e2e/nano_prompts.h"
 
@@ -55,7 +57,9 @@ TEST_F(Choose, HasTheTokensOfTheSampler) {
         expected.push_back(sampler.sample(logits.logits.span(r - first), prefix, prefix.size()));
       }
       const PassOutput chosen = pipeline_->forward(with_choice, rows, mode, wanted, choice);
-      EXPECT_EQ(Prompt(chosen.tokens.begin(), chosen.tokens.end()), expected) << w << " rows, T " << temperature;
+      Prompt found;
+      for (const Chosen& one : chosen.tokens) found.push_back(one.token);
+      EXPECT_EQ(found, expected) << w << " rows, T " << temperature;
       EXPECT_FALSE(chosen.logits);
       if (window) {
         const std::size_t kept = 1 + turn % w;
@@ -87,6 +91,67 @@ TEST_F(Choose, AnswersAreTheSame) {
     };
     LogitsHash hash;  // whoever hashes logits has to look at them
     EXPECT_EQ(answer(nullptr), answer(&hash)) << temperature;
+  }
+}
+
+// Drafts of chains that hang on every position, some behind a walk over tokens that are given.
+std::vector<Draft> drafts_of(Ops& ops, const Model& model, const SamplerSettings& settings) {
+  Pipeline pipeline(model, ops, 64);
+  SequenceState state(model.shape, {kContext, KvType::kF16}, ops.memory());
+  MtpDrafter head(pipeline, state, MtpNorm::kFull, MtpAttention::kSparse);
+  PipelineDecoder decoder(pipeline, state, 64, nullptr, &head);
+  const std::span<const TokenId> tokens = std::span(prompts()[2]).first(90);
+  std::vector<Draft> drafts;
+  EXPECT_TRUE(decoder.append(tokens.first(60), {}, {}));
+  head.start(50, settings);
+  for (std::size_t i = 60; i + 4 < tokens.size(); ++i) {
+    EXPECT_TRUE(head.begin(tokens.first(i + 1)));
+    Prompt prefix(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(i + 1));
+    if (i % 3 == 0) {  // over two of the text's own
+      head.advance(tokens[i + 1], false);
+      head.advance(tokens[i + 2], true);
+      prefix.insert(prefix.end(), {tokens[i + 1], tokens[i + 2]});
+    }
+    for (int depth = 0; depth < 3; ++depth) {
+      drafts.push_back(head.draft(prefix));
+      prefix.push_back(drafts.back().token);
+      if (depth < 2) head.advance(prefix.back(), true);
+    }
+    head.end();
+    decoder.open(tokens.subspan(i, 1));
+    decoder.keep(1);
+  }
+  return drafts;
+}
+
+// The machine's own choice of a draft is the sampler's from the logits, on every machine, for all tokens and for some,
+// and so is its probability.
+TEST_F(Choose, DraftsAreTheSamplersPick) {
+  for (const bool some : {false, true}) {
+    Model model = Model::open(TANDEM_SOURCE_DIR "/models/flash-next-nano-q4.gguf");
+    if (some) {
+      std::vector<TokenId> ids;
+      for (TokenId id = 5; id < 4096; id += 3) ids.push_back(id);
+      model.mtp->reduce_output(ids);
+    }
+    for (const float temperature : {0.0F, 0.8F}) {
+      SamplerSettings by_host = settings_of(temperature);
+      by_host.presence_penalty = 1e-30F;  // changes no logit, but is a penalty
+      ASSERT_TRUE(plain_choice(settings_of(temperature)) && !plain_choice(by_host));
+      CpuOps cpu(1);
+      const std::vector<Draft> expected = drafts_of(cpu, model, by_host);
+      for (const bool host : {false, true}) {
+        const std::unique_ptr<Ops> ops = make_model_machine(2);
+        const std::vector<Draft> found = drafts_of(*ops, model, host ? by_host : settings_of(temperature));
+        ASSERT_EQ(found.size(), expected.size());
+        for (std::size_t i = 0; i < found.size(); ++i) {
+          EXPECT_EQ(found[i].token, expected[i].token) << i << ", T " << temperature;
+          EXPECT_EQ(found[i].confidence, expected[i].confidence) << i << ", T " << temperature;
+          EXPECT_GT(found[i].confidence, 0.0F);
+          EXPECT_LE(found[i].confidence, 1.0F);
+        }
+      }
+    }
   }
 }
 

@@ -14,6 +14,7 @@
 #include "gpu/kernels/ngram.h"
 #include "gpu/kernels/norms.h"
 #include "gpu/kernels/route.h"
+#include "gpu/kernels/sample.h"
 #include "gpu/kernels/select.h"
 #include "tests/gpu/card_call.h"
 
@@ -211,6 +212,15 @@ class CardOps final : public Ops {
   void add2(Rows x, ConstRows a, ConstRows b) override {
     CardCall call;
     gpu::add2(call.out(x), call.in(a), call.in(b), nullptr);
+  }
+  void softmax_sum(ConstRows logits, float temperature, Chosen* chosen) override {
+    CardCall call;
+    const gpu::SampleNumbers numbers{0, temperature, 0};
+    std::uint32_t arrived = 0;
+    gpu::softmax_sum(call.in(logits), call.values(&numbers, 1), call.changed(chosen, logits.rows),
+                     call.changed(&arrived, 1), call.work(gpu::sample_bytes(logits.rows)), nullptr);
+    call.finish();
+    EXPECT_EQ(arrived, 0U);
   }
   void tile_streams(ConstRows a, int streams, Rows x) override {
     CardCall call;

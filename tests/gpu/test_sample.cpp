@@ -19,22 +19,24 @@ constexpr std::int32_t kNone = std::numeric_limits<std::int32_t>::max();
 using Sample = GpuTest;
 
 struct Choice {
-  std::vector<std::int32_t> tokens;
+  std::vector<Chosen> chosen;
   std::int32_t bad = kNone;
 };
 
-Choice on_card(const Floats& logits, float temperature, std::uint64_t seed, std::size_t position) {
+Choice on_card(const Floats& logits, float temperature, std::uint64_t seed, std::size_t position,
+               const std::vector<TokenId>& ids = {}) {
   Choice choice;
-  choice.tokens.resize(logits.rows());
+  choice.chosen.resize(logits.rows());
   const gpu::SampleNumbers numbers{seed, temperature, static_cast<std::int32_t>(position)};
   CardCall call;
   void* work = call.work(gpu::sample_bytes(logits.rows()));
-  std::int32_t* tokens = call.changed(choice.tokens.data(), logits.rows());
+  Chosen* chosen = call.changed(choice.chosen.data(), logits.rows());
+  const TokenId* card_ids = ids.empty() ? nullptr : call.values(ids.data(), ids.size());
   std::int32_t* bad = call.changed(&choice.bad, 1);
   if (temperature == 0.0F)
-    gpu::arg_max(call.in(rows_of(logits)), tokens, bad, work, nullptr);
+    gpu::arg_max(call.in(rows_of(logits)), card_ids, chosen, bad, work, nullptr);
   else
-    gpu::sample(call.in(rows_of(logits)), call.values(&numbers, 1), tokens, bad, work, nullptr);
+    gpu::sample(call.in(rows_of(logits)), card_ids, call.values(&numbers, 1), chosen, bad, work, nullptr);
   call.finish();
   return choice;
 }
@@ -52,12 +54,18 @@ TEST_F(Sample, HasTheTokensOfTheHost) {
         settings.temperature = temperature;
         settings.seed = seed;
         Sampler sampler(settings);
-        const Choice choice = on_card(logits, temperature, seed, position);
-        EXPECT_EQ(choice.bad, kNone);
-        for (std::size_t r = 0; r < rows; ++r) {
-          const std::vector<TokenId> prefix(position + r, 0);
-          const TokenId expected = sampler.sample({logits.row(r), vocab}, prefix, prefix.size());
-          EXPECT_EQ(choice.tokens[r], expected) << "row " << r << " of " << vocab << ", T " << temperature;
+        std::vector<TokenId> some;  // of a vocabulary three times as large
+        for (std::size_t i = 0; i < vocab; ++i) some.push_back(static_cast<TokenId>(3 * i + random.below(3)));
+        for (const std::vector<TokenId>& ids : {std::vector<TokenId>{}, some}) {
+          const Choice choice = on_card(logits, temperature, seed, position, ids);
+          EXPECT_EQ(choice.bad, kNone);
+          for (std::size_t r = 0; r < rows; ++r) {
+            const std::vector<TokenId> prefix(position + r, 0);
+            const std::span<const float> row(logits.row(r), vocab);
+            const TokenId expected = sampler.sample(row, prefix, prefix.size(), ids);
+            EXPECT_EQ(choice.chosen[r].token, expected) << "row " << r << " of " << vocab << ", T " << temperature;
+            EXPECT_EQ(choice.chosen[r].logit, row[logit_of(expected, ids, vocab).value()]);
+          }
         }
       }
 }
@@ -71,8 +79,8 @@ TEST_F(Sample, TiesGoToTheLowerToken) {
       const std::size_t first = random.below(vocab);
       for (std::size_t t = first; t < vocab; t += 1 + random.below(1000)) logits.row(0)[t] = 2.0F;
       const Choice choice = on_card(logits, 0.0F, 0, 0);
-      EXPECT_EQ(choice.tokens[0], static_cast<std::int32_t>(first));
-      EXPECT_EQ(choice.tokens[1], 0);
+      EXPECT_EQ(choice.chosen[0].token, static_cast<std::int32_t>(first));
+      EXPECT_EQ(choice.chosen[1].token, 0);
     }
 }
 

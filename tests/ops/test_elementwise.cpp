@@ -186,6 +186,30 @@ TEST_P(Elementwise, Sums) {
   });
 }
 
+TEST_P(Elementwise, SoftmaxSum) {
+  for (const std::size_t n : {1UL, 31UL, 33UL, 255UL, 257UL, 8192UL, 8193UL, 65536UL, 248320UL, 524288UL})
+    for (const float temperature : {0.0F, 0.6F, 1.7F}) {
+      const std::size_t rows = n > 100000 ? 2 : 5;
+      Random random(17 + n);
+      Floats logits(rows, n, 3);
+      logits.fill([&] {
+        const float x = 6.0F * draw(random, Values::kNormal);
+        return random.below(40) == 0 ? -std::numeric_limits<float>::infinity() : random.below(9) == 0 ? -0.0F : x;
+      });
+      for (std::size_t r = 0; r < rows; ++r) logits.row(r)[random.below(n)] = r == 0 ? -0.0F : 5.0F;
+      expect(fmt::format("{} logits, T {}", n, temperature), rows,
+             [&](Ops& ops, std::size_t first, std::size_t count, Results& results) {
+               std::vector<Chosen> chosen(count, Chosen{});
+               ops.softmax_sum(rows_of(logits, first, count), temperature, chosen.data());
+               const Rows out = rows_of(results.floats(count, 2));
+               for (std::size_t r = 0; r < count; ++r) {
+                 out.row(r)[0] = chosen[r].top;
+                 out.row(r)[1] = chosen[r].sum;
+               }
+             });
+    }
+}
+
 TEST_P(Elementwise, MeanPool) {
   for (const std::size_t ratio : {1U, 3U, 4U})
     sweep([&](std::size_t blocks, std::size_t dim, Values values) {
