@@ -1,5 +1,5 @@
-// Routes to work on the card: which experts are there, which are not, and the list of jobs that the expert kernels
-// take. Everything is decided on the card, so that a captured graph holds for any routes.
+// Routes to work on the card: the list of jobs that the expert kernels take. It is made on the card, so that a captured
+// graph holds for any routes.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -38,16 +38,5 @@ struct DeviceRoutes {
 // for rows * used. Ascending by the first pair of a job. REQUIRES rows * used <= kMaxPairs.
 void launch_expert_jobs(const DeviceRoutes& routes, int per_job, ExpertJob* jobs, std::int32_t* job_count,
                         std::int32_t* bad, cudaStream_t stream);
-
-// What launch_split_routes writes; null for what is not wanted.
-struct SplitRoutes {
-  std::int32_t* hit = nullptr;         // [rows, used] the expert where it is on the card, else -1
-  std::int32_t* miss = nullptr;        // [rows, used] the expert where it is not, else -1
-  std::int32_t* miss_pair = nullptr;   // [rows * used] pairs that miss, ascending, packed
-  std::int32_t* miss_count = nullptr;  // [1]
-  std::uint32_t* uses = nullptr;       // [experts] += 1 for every pair
-};
-// Any number of rows.
-void launch_split_routes(const DeviceRoutes& routes, const SplitRoutes& out, cudaStream_t stream);
 
 }  // namespace tandem

@@ -86,42 +86,6 @@ TEST_F(GpuExperts, EveryHitIsInOneJob) {
         }
 }
 
-TEST_F(GpuExperts, RoutesAreSplit) {
-  Random random(32);
-  for (const std::size_t rows : {1UL, 5UL, 16UL, 200UL}) {
-    const RouteCase c(rows, 10, 96, random, false);
-    const std::size_t n = rows * 10;
-    const auto expert = on_device(c.expert);
-    const auto slots = on_device(c.slots);
-    DeviceBuffer<std::int32_t> hit(n), miss(n), pair(n);
-    const auto count = on_device(std::vector<std::int32_t>{-1});
-    std::vector<std::uint32_t> uses(96, 5), found_uses(96);
-    const auto device_uses = on_device(uses);
-    launch_split_routes({expert.get(), rows, 10, slots.get()},
-                        {hit.get(), miss.get(), pair.get(), count.get(), device_uses.get()}, nullptr);
-    launch_split_routes({expert.get(), rows, 10, slots.get()}, {}, nullptr);  // nothing wanted
-    CUDA_CHECK(cudaDeviceSynchronize());
-    std::vector<std::int32_t> hits(n), misses(n), pairs(n), list;
-    std::int32_t found;
-    hit.download(hits.data());
-    miss.download(misses.data());
-    pair.download(pairs.data());
-    count.download(&found);
-    device_uses.download(found_uses.data());
-    for (std::size_t i = 0; i < n; ++i) {
-      const std::int32_t e = c.expert[i];
-      ASSERT_EQ(hits[i], c.hit(i) ? e : -1) << i;
-      ASSERT_EQ(misses[i], e >= 0 && !c.hit(i) ? e : -1) << i;
-      if (e >= 0) ++uses[static_cast<std::size_t>(e)];
-      if (e >= 0 && !c.hit(i)) list.push_back(static_cast<std::int32_t>(i));
-    }
-    ASSERT_EQ(static_cast<std::size_t>(found), list.size());
-    pairs.resize(list.size());
-    EXPECT_EQ(pairs, list);
-    EXPECT_EQ(found_uses, uses);
-  }
-}
-
 TEST_F(GpuExperts, PairsAreSorted) {
   Random random(38);
   for (const std::size_t experts : {1UL, 7UL, 512UL, 1024UL})
