@@ -58,6 +58,8 @@ class ExpertRun {
   void finish(int workers);
 
   std::size_t units() const { return units_; }
+  // Those of them that wait for no others; they come first.
+  std::size_t first_units() const { return raw_.size() + entries_.size() * gate_groups_; }
   // Weights touched by the whole run, in the unit of CpuOps::parallel.
   std::size_t work() const { return work_; }
   // Any thread; each unit once, claimed in ascending order.
