@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/async_copy.cuh"
 #include "gpu/kernels/expert_jobs.cuh"
 #include "gpu/kernels/float_product.cuh"
 #include "gpu/kernels/last_block.cuh"
@@ -28,6 +29,43 @@ struct TailShared {
   std::int32_t expert[kMostPairs];
 };
 
+// By the block that ends last: choice, split, job list and hand-off. A function of its own, as it would otherwise take
+// registers from the products.
+__device__ __noinline__ void after_product(unsigned rows, unsigned experts, const RouterArgs& args,
+                                           const ConstDeviceRows& logits, int per_job, unsigned char* shared) {
+  const MeetingArgs& meeting = args.meeting;
+  auto& tail = *reinterpret_cast<TailShared*>(shared);
+  const auto used = static_cast<unsigned>(args.used);
+  const unsigned n = rows * used, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, i = threadIdx.x;
+  // What only the host writes, between passes: on its way beside the logits. No result makes a way over global memory.
+  for (unsigned e = i; e < experts; e += blockDim.x) copy_small<8>(tail.slots + e, args.slots + e);
+  for (unsigned r = warp; r < rows; r += warps) {
+    const Routed routed = route_row(logits, r, used, args.bad_row, tail.routing[warp]);
+    const unsigned lane = i % kWarp, pair = r * used + lane;
+    if (lane >= used) continue;
+    tail.expert[pair] = routed.expert;
+    if (routed.expert < 0) continue;
+    args.expert[pair] = routed.expert;
+    args.weight[pair] = routed.weight;
+  }
+  commit_copies();
+  wait_copies<0>();
+  __syncthreads();
+  const std::int32_t expert = i < n ? tail.expert[i] : -1;
+  const std::uint8_t* const blob = expert >= 0 ? tail.slots[expert] : nullptr;
+  const std::int32_t hit = blob != nullptr ? expert : -1, miss = blob != nullptr ? -1 : expert;
+  if (i < n) {
+    args.hit[i] = hit;
+    args.miss[i] = miss;
+    args.log[i] = expert;
+    args.bad_pair[i] = 0;
+    if (meeting.rows > 0) meeting.memory.miss[i] = miss;
+  }
+  const int misses = __syncthreads_count(miss >= 0);
+  list_jobs(hit, blob, static_cast<int>(n), static_cast<int>(used), per_job, args.jobs, args.job_count, tail.listing);
+  if (meeting.rows > 0) ring(meeting, misses);
+}
+
 template <typename T, unsigned kRows, unsigned kOut>
 __global__ void __launch_bounds__(kMostPairs)
     router_kernel(const __grid_constant__ ProductArgs<T> a, const __grid_constant__ RouterArgs args,
@@ -49,43 +87,7 @@ __global__ void __launch_bounds__(kMostPairs)
     __threadfence_system();
   }
   if (!comes_last(args.arrived, gridDim.x)) return;
-  auto& tail = *reinterpret_cast<TailShared*>(shared);
-  const auto used = static_cast<unsigned>(args.used);
-  const unsigned n = a.rows * used, warp = threadIdx.x / kWarp, warps = blockDim.x / kWarp, i = threadIdx.x;
-  // What only the host writes, between passes: on its way beside the logits, in registers of which ptxas keeps some in
-  // memory (32 bytes). No result makes a way over global memory.
-  const std::uint8_t* slot[kMostExperts / kMinThreads];
-#pragma unroll
-  for (unsigned k = 0; k < kMostExperts / kMinThreads; ++k) {
-    const unsigned e = k * blockDim.x + i;
-    slot[k] = e < a.part[0].n ? args.slots[e] : nullptr;
-  }
-  for (unsigned r = warp; r < a.rows; r += warps) {
-    const Routed routed = route_row(logits, r, used, args.bad_row, tail.routing[warp]);
-    const unsigned lane = i % kWarp, pair = r * used + lane;
-    if (lane >= used) continue;
-    tail.expert[pair] = routed.expert;
-    if (routed.expert < 0) continue;
-    args.expert[pair] = routed.expert;
-    args.weight[pair] = routed.weight;
-  }
-#pragma unroll
-  for (unsigned k = 0; k < kMostExperts / kMinThreads; ++k)
-    if (k * blockDim.x + i < kMostExperts) tail.slots[k * blockDim.x + i] = slot[k];
-  __syncthreads();
-  const std::int32_t expert = i < n ? tail.expert[i] : -1;
-  const std::uint8_t* const blob = expert >= 0 ? tail.slots[expert] : nullptr;
-  const std::int32_t hit = blob != nullptr ? expert : -1, miss = blob != nullptr ? -1 : expert;
-  if (i < n) {
-    args.hit[i] = hit;
-    args.miss[i] = miss;
-    args.log[i] = expert;
-    args.bad_pair[i] = 0;
-    if (meeting.rows > 0) meeting.memory.miss[i] = miss;
-  }
-  const int misses = __syncthreads_count(miss >= 0);
-  list_jobs(hit, blob, static_cast<int>(n), static_cast<int>(used), per_job, args.jobs, args.job_count, tail.listing);
-  if (meeting.rows > 0) ring(meeting, misses);
+  after_product(a.rows, a.part[0].n, args, logits, per_job, shared);
 }
 
 template <typename T, unsigned kRows, unsigned kOut>
