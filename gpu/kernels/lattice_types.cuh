@@ -11,9 +11,10 @@ namespace {
 // ---- parts of a block -----------------------------------------------------------------------------------------------
 
 // Negates the bytes of `codes` where bit `bit` of a byte of `signs` is set. REQUIRES 0 < codes < 128. A permutation
-// spreads the top bit of a byte over it; no byte of the difference borrows from the next.
+// spreads the top bit of a byte over it; no byte of the difference borrows from the next. Minus one is one() - 2: the
+// compiler makes of 0 - one() a negation of its own.
 __device__ __forceinline__ std::uint32_t with_signs(std::uint32_t codes, std::uint32_t signs, int bit) {
-  const std::uint32_t minus = permute(signs << (7 - bit), 0U, 0xBA98U), negated = codes * (0U - one()) + 0x01010100U;
+  const std::uint32_t minus = permute(signs << (7 - bit), 0U, 0xBA98U), negated = codes * (one() - 2U) + 0x01010100U;
   return (codes & ~minus) | (negated & minus);
 }
 // In the sign plane of IQ2_XXS, IQ2_XS and IQ3_XXS bits 1, 3, 5, 7 of a row's last byte are something else; the signs
@@ -32,6 +33,12 @@ __device__ __forceinline__ int multiplier_of_plane(std::uint32_t plane) {
   x = (x | x >> 1) & 0x33U;
   x = (x | x >> 2) & 0x0FU;
   return static_cast<int>(2 * x + 1);
+}
+// The same as a float: the bits weighed by one dot product, on top of those of 1.5 * 2^20, whose last place is an
+// eighth.
+__device__ __forceinline__ float multiplier_float(std::uint32_t plane) {
+  const std::uint32_t bits = permute(plane, 0U, 0x3333U) & 0x80200802U;
+  return __uint_as_float(__dp4a(bits, 0x01020408U, 0x49C00008U)) - 1572864.0F;
 }
 // 2 s + 1 of the nibbles s of two bytes.
 __device__ __forceinline__ IntPair multiplier_of_nibbles(std::uint32_t pair, bool high) {
@@ -102,6 +109,10 @@ struct CardIQ2_XXS : LatticeType<32, 128, 8, 1, 256, true> {
     const uint2 plane = l.ints(block(s, nb, b) + 64);
     return {multiplier_of_plane(plane.x), multiplier_of_plane(plane.y)};
   }
+  static constexpr bool kFloatMultiplier = true;
+  static __device__ __forceinline__ float row_multiplier(const std::uint8_t* s, int nb, int b, int r) {
+    return multiplier_float(word(block(s, nb, b) + 64 + 4 * r));
+  }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
                                                std::uint32_t* a) {
     const uint2 low = words(p + 8 * g), plane = words(p + 64 + 8 * g);
@@ -166,6 +177,10 @@ struct CardIQ3_XXS : LatticeType<32, 192, 4, 1, 256, false> {
   static __device__ __forceinline__ IntPair m(const Head&, const std::uint8_t* s, int nb, int b, const Lane& l, int) {
     const uint2 plane = l.ints(block(s, nb, b) + 128);
     return {multiplier_of_plane(plane.x), multiplier_of_plane(plane.y)};
+  }
+  static constexpr bool kFloatMultiplier = true;
+  static __device__ __forceinline__ float row_multiplier(const std::uint8_t* s, int nb, int b, int r) {
+    return multiplier_float(word(block(s, nb, b) + 128 + 4 * r));
   }
   static __device__ __forceinline__ void codes(const std::uint8_t* p, int g, int t, const std::uint32_t* table,
                                                std::uint32_t* a) {

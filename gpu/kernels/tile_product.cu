@@ -199,32 +199,39 @@ void launch_tile_product(DType type, TileProduct& p, TileRoute route, cudaStream
 
 namespace {
 
-// How an item is cut, and how many blocks fill the card.
+// How an item is cut, and how many blocks a processor takes.
 struct ExpertCut {
-  int pairs, warps, shared, blocks;
+  int pairs, warps, shared, resident;
 };
 
-// Fused: the two tiles of 32 hidden rows; otherwise as few pairs of tiles as give a block's warps about one unit each,
-// so that there are many items to share out. Warps: expert_cut.h.
-ExpertCut expert_cut(const TileKernels& kernels, int index, const ExpertProduct& p) {
-  const int all_pairs = divide_up(p.tiles, 2);
+// An item of so many pairs of tiles; no warps where it does not fit. Warps: expert_cut.h.
+ExpertCut expert_cut(const TileKernels& kernels, int index, const ExpertProduct& p, int pairs, int most) {
+  const int units = pairs * p.segments, rest = expert_rest(kernels.table_bytes, units, 1 << index);
   ExpertCut cut{};
-  cut.pairs = p.fused ? 2 : std::min(all_pairs, divide_up(kMaxExpertWarps - 2, p.segments));
-  const int units = cut.pairs * p.segments, rest = kernels.table_bytes + 2 * 2 * units * (1 << index) * 64;
+  cut.pairs = pairs;
+  cut.warps = expert_warps(units, kMaxExpertWarps, p.warp_bytes, rest, most);
+  cut.shared = cut.warps * p.warp_bytes + rest;
+  if (cut.warps > 0)
+    CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
+        &cut.resident, reinterpret_cast<const void*>(kernels.expert[index]), 32 * (cut.warps + 1),
+        static_cast<std::size_t>(cut.shared)));
+  return cut;
+}
+
+// Fused: the two tiles of 32 hidden rows; otherwise about as many pairs of tiles as give a block's warps one unit each,
+// those with the most warps on a processor, and of these the fewest, so that there are many items to share out.
+ExpertCut best_expert_cut(const TileKernels& kernels, int index, const ExpertProduct& p) {
   int most = 0, device = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   CUDA_CHECK(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  cut.warps = expert_warps(units, kMaxExpertWarps, p.warp_bytes, rest, most);
-  CHECK(cut.warps > 0, "{} columns: an item of {} and {} bytes does not fit the {} bytes of shared memory",
-        32 * p.blocks, rest, p.warp_bytes, most);
-  cut.shared = cut.warps * p.warp_bytes + rest;
-  int resident = 0;
-  CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&resident,
-                                                           reinterpret_cast<const void*>(kernels.expert[index]),
-                                                           32 * (cut.warps + 1), static_cast<std::size_t>(cut.shared)));
-  CHECK(resident > 0, "{} warps with {} bytes of shared memory", cut.warps, cut.shared);
-  cut.blocks = resident * processors();
-  return cut;
+  if (p.fused) return expert_cut(kernels, index, p, 2, most);
+  const int all_pairs = divide_up(p.tiles, 2), full = std::max(1, kMaxExpertWarps / p.segments);
+  ExpertCut best{};
+  for (int pairs = std::max(1, full - 1); pairs <= full; ++pairs) {
+    const ExpertCut cut = expert_cut(kernels, index, p, std::min(all_pairs, pairs), most);
+    if (best.warps == 0 || cut.resident * cut.warps > best.resident * best.warps) best = cut;
+  }
+  return best;
 }
 
 }  // namespace
@@ -235,6 +242,8 @@ void launch_expert_product(DType type, ExpertProduct& p, int jobs, int rows, cud
   const int index = rows <= 2 ? rows - 1 : 2;
   constexpr int kActivations[] = {kTileActivationBytes<1>, kTileActivationBytes<2>, kTileActivationBytes<4>};
   p.warp_bytes = 2 * kernels.pitch + kActivations[index];
+  CHECK(static_cast<std::size_t>(p.tiles) * p.tile_bytes < std::size_t{1} << 32, "{} tiles of {} bytes", p.tiles,
+        p.tile_bytes);
   int device = 0;
   CUDA_CHECK(cudaGetDevice(&device));
   using Key = std::tuple<int, DType, int, int, int, bool>;
@@ -245,12 +254,15 @@ void launch_expert_product(DType type, ExpertProduct& p, int jobs, int rows, cud
   {
     const std::lock_guard lock(mutex);
     auto found = known.find(key);
-    if (found == known.end()) found = known.emplace(key, expert_cut(kernels, index, p)).first;
+    if (found == known.end()) found = known.emplace(key, best_expert_cut(kernels, index, p)).first;
     cut = found->second;
   }
+  CHECK(cut.resident > 0, "{} columns: an item of {} bytes a warp does not fit the shared memory", 32 * p.blocks,
+        p.warp_bytes);
   p.slots = 2 * cut.pairs;
+  p.units = cut.pairs * p.segments;
   p.groups = p.fused ? p.tiles / 2 : divide_up(p.tiles, p.slots);
-  const int blocks = std::min(cut.blocks, jobs * p.groups);
+  const int blocks = std::min(cut.resident * processors(), jobs * p.groups);
   p.step_jobs = blocks / p.groups;
   p.step_groups = blocks % p.groups;
   launch_kernel(kernels.expert[index], static_cast<unsigned>(blocks), static_cast<unsigned>(32 * (cut.warps + 1)),

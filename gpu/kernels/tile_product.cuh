@@ -138,26 +138,32 @@ __device__ __forceinline__ int pick(IntPair v, int odd) {
 }
 
 // dp4a: lane r of a half warp has row r of the half warp's own segment of nb blocks; the longer one of the two has
-// `most`. 1 <= `count` <= V activation rows. result[count][16] in shared memory; null: none.
-template <class T, int V>
+// `most`. 1 <= `count` <= Rows <= V activation rows. result[count][16] in shared memory, where `keep`. Mixed: x has its
+// columns in the order of mixed_row_codes.
+template <class T, int V, int Rows = V, bool Mixed = false>
 __device__ __forceinline__ void segment_dot(const std::uint8_t* segment, int nb, int most, const Activations<T, V>& x,
-                                            int count, const std::uint32_t* table, int r, float* result) {
+                                            int count, const std::uint32_t* table, int r, bool keep, float* result) {
   const OneRow l{r};
   const typename T::Head head(segment, nb, l);
-  float acc[V] = {};
+  float acc[Rows] = {};
 #pragma unroll kDotUnroll
   for (int k = 0; k < kSegmentBlocks; ++k) {
     if (T::kBlockCols < 256 && k >= most) break;
     std::uint32_t c[8];
-    T::row_codes(T::block(segment, nb, k), r, table, c);
+    if constexpr (Mixed)
+      T::mixed_row_codes(T::block(segment, nb, k), r, c);
+    else
+      T::row_codes(T::block(segment, nb, k), r, table, c);
     float m[2] = {1.0F, 1.0F};
-    if constexpr (T::kMultiplier) {
+    if constexpr (T::kFloatMultiplier) {
+      m[0] = T::row_multiplier(segment, nb, k, r);
+    } else if constexpr (T::kMultiplier) {
 #pragma unroll
       for (int h = 0; h < T::kHalves; ++h) m[h] = small_int(T::m(head, segment, nb, k, l, h).x);
     }
     const float d = T::d(head, segment, nb, k, l).x;
 #pragma unroll
-    for (int i = 0; i < V; ++i) {
+    for (int i = 0; i < Rows; ++i) {
       if (i > 0 && i >= count) break;
       IntPair s{0, 0};
       if constexpr (kNeedsSums<T>) s = x.sums(i, k);
@@ -184,9 +190,9 @@ __device__ __forceinline__ void segment_dot(const std::uint8_t* segment, int nb,
       if (T::kBlockCols == 256 || k < nb) acc[i] = next;
     }
   }
-  if (result == nullptr) return;
+  if (!keep) return;
 #pragma unroll
-  for (int i = 0; i < V; ++i)
+  for (int i = 0; i < Rows; ++i)
     if (i == 0 || i < count) result[kRows * i + r] = acc[i];
 }
 
@@ -298,6 +304,13 @@ __device__ __forceinline__ float tree_of_16(float* v, int padded) {
     }
   }
   return v[0];
+}
+// tree_sum of the n <= 4 values v[0], v[stride], ...
+__device__ __forceinline__ float tree_over_4(const float* v, int stride, int n) {
+  if (n == 1) return v[0];
+  const float low = v[0] + v[stride];
+  if (n == 2) return low;
+  return low + (v[2 * stride] + (n > 3 ? v[3 * stride] : 0.0F));
 }
 // tree_sum of the n values v[0], v[stride], ... REQUIRES n <= 128.
 __device__ __forceinline__ float tree_over(const float* v, int stride, int n, int padded) {
@@ -441,7 +454,7 @@ __device__ __forceinline__ void run(const TileProduct& p, const Matrix& m, int c
       const int half = lane / kRows, own = first + half < p.segments ? half : 0;
       const Acts x(acts + (kTogether * c.buffer + own) * Acts::kBytes);
       segment_dot<T, V>(segment + own * T::bytes(kSegmentBlocks), blocks_of(first + own), blocks_of(first), x, V, table,
-                        lane % kRows, own == half ? result + half * (V * kRows) : nullptr);
+                        lane % kRows, own == half, result + half * (V * kRows));
     } else {
       segment_mma<T, V>(segment, blocks_of(first), Acts(acts + c.buffer * Acts::kBytes), table, lane, result);
     }

@@ -14,7 +14,10 @@
 //   a[2],
 //                                 a[3] the second four: the order of mma's A fragment
 //   row_codes(block, r, table, c) all codes of row r: c[g] has columns 4g .. 4g + 3
+//   kMixes, mixed_row_codes(block, r, c) where another order is cheaper: c[g] has columns 4g, 16 + 4g, 4g + 1,
+//                                 16 + 4g + 1 and c[4 + g] the same two further on (g < 4)
 //   d(head, segment, nb, b, l)    scales of the rows of l; e(...) likewise; m(..., half), n(..., half) integers
+//   kFloatMultiplier, row_multiplier(segment, nb, b, r) where m of row r is had sooner as a float
 #pragma once
 
 #include <cuda_fp16.h>
@@ -121,18 +124,23 @@ __device__ __forceinline__ void or_plane1(const std::uint8_t* p, int g, int t, s
   a[2] |= ((w.x >> (4 + t)) & kOnes) << Bit;
   a[3] |= ((w.y >> (4 + t)) & kOnes) << Bit;
 }
-// Both columns of the eight nibbles of a word through a table of 16 bytes: low nibbles to `low`, high ones to `high`.
+// The eight nibbles of a word through a table of 16 bytes, in their order: the first four to `x`.
 struct Table16 {
   std::uint32_t entry[4];
 };
-__device__ __forceinline__ void lookup_nibbles(const Table16& table, std::uint32_t w, std::uint32_t& low,
-                                               std::uint32_t& high) {
+__device__ __forceinline__ void lookup_in_order(const Table16& table, std::uint32_t w, std::uint32_t& x,
+                                                std::uint32_t& y) {
   const std::uint32_t index = w & 0x77777777U;                         // within half a table
   const std::uint32_t upper = ((w & 0x88888888U) >> 1) | 0x32103210U;  // and which half
-  const std::uint32_t x =
-      permute(permute(table.entry[0], table.entry[1], index), permute(table.entry[2], table.entry[3], index), upper);
-  const std::uint32_t y = permute(permute(table.entry[0], table.entry[1], index >> 16),
-                                  permute(table.entry[2], table.entry[3], index >> 16), upper >> 16);
+  x = permute(permute(table.entry[0], table.entry[1], index), permute(table.entry[2], table.entry[3], index), upper);
+  y = permute(permute(table.entry[0], table.entry[1], index >> 16),
+              permute(table.entry[2], table.entry[3], index >> 16), upper >> 16);
+}
+// Low nibbles to `low`, high ones to `high`.
+__device__ __forceinline__ void lookup_nibbles(const Table16& table, std::uint32_t w, std::uint32_t& low,
+                                               std::uint32_t& high) {
+  std::uint32_t x, y;
+  lookup_in_order(table, w, x, y);
   low = permute(x, y, 0x6420U);
   high = permute(x, y, 0x7531U);
 }
@@ -179,12 +187,21 @@ __device__ __forceinline__ void clear(std::uint32_t* c) {
 #pragma unroll
   for (int g = 0; g < 8; ++g) c[g] = 0;
 }
+__device__ __forceinline__ Table16 in_registers(const Table16& constants) {
+  return {
+      {constants.entry[0] * one(), constants.entry[1] * one(), constants.entry[2] * one(), constants.entry[3] * one()}};
+}
 __device__ __forceinline__ void row_plane4_table(const Table16& constants, const std::uint8_t* p, int r,
                                                  std::uint32_t* c) {
-  const Table16 table{
-      {constants.entry[0] * one(), constants.entry[1] * one(), constants.entry[2] * one(), constants.entry[3] * one()}};
+  const Table16 table = in_registers(constants);
 #pragma unroll
   for (int g = 0; g < 4; ++g) lookup_nibbles(table, word(p + 64 * g + 4 * r), c[g], c[4 + g]);
+}
+__device__ __forceinline__ void mixed_row_plane4_table(const Table16& constants, const std::uint8_t* p, int r,
+                                                       std::uint32_t* c) {
+  const Table16 table = in_registers(constants);
+#pragma unroll
+  for (int g = 0; g < 4; ++g) lookup_in_order(table, word(p + 64 * g + 4 * r), c[g], c[4 + g]);
 }
 
 // ---- types with a scale per block of 32 -----------------------------------------------------------------------------
@@ -198,7 +215,8 @@ struct NoHead {
 template <int CodeBytes, bool Offset, int Bias>
 struct SmallType {
   static constexpr int kHalves = 1, kBias = Bias, kTable = 0, kBlockCols = 32;
-  static constexpr bool kMultiplier = false, kOffset = Offset, kOctets = false;
+  static constexpr bool kMultiplier = false, kOffset = Offset, kOctets = false, kMixes = false;
+  static constexpr bool kFloatMultiplier = false;
   static constexpr int kHeadBytes = Offset ? 64 : 32;
   static constexpr __host__ __device__ int bytes(int nb) { return nb * (CodeBytes + kHeadBytes); }
   using Head = NoHead;
@@ -262,6 +280,10 @@ struct CardIQ4_NL : SmallType<256, false, 0> {
                                                    std::uint32_t* c) {
     row_plane4_table(iq4_values(), p, r, c);
   }
+  static constexpr bool kMixes = true;
+  static __device__ __forceinline__ void mixed_row_codes(const std::uint8_t* p, int r, std::uint32_t* c) {
+    mixed_row_plane4_table(iq4_values(), p, r, c);
+  }
 };
 // kFp4Values.
 __device__ __forceinline__ Table16 fp4_values() {
@@ -289,6 +311,10 @@ struct CardMXFP4 : SmallType<256, false, 0> {
   static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
                                                    std::uint32_t* c) {
     row_plane4_table(fp4_values(), p, r, c);
+  }
+  static constexpr bool kMixes = true;
+  static __device__ __forceinline__ void mixed_row_codes(const std::uint8_t* p, int r, std::uint32_t* c) {
+    mixed_row_plane4_table(fp4_values(), p, r, c);
   }
 };
 // f16 d[nb / 2], one per 64 columns.
@@ -319,7 +345,8 @@ struct CardQ2_0 : SmallType<128, false, 1> {
 template <int HeadBytes, int CodeBytes>
 struct WideType {
   static constexpr int kBlockCols = 256, kTable = 0;
-  static constexpr bool kMultiplier = true, kOffset = false, kOctets = false;
+  static constexpr bool kMultiplier = true, kOffset = false, kOctets = false, kMixes = false;
+  static constexpr bool kFloatMultiplier = false;
   static constexpr __host__ __device__ int bytes(int nb) { return HeadBytes + CodeBytes * nb; }
   static __device__ __forceinline__ const std::uint8_t* block(const std::uint8_t* s, int, int b) {
     return s + HeadBytes + CodeBytes * b;
@@ -504,6 +531,10 @@ struct CardIQ4_XS : WideType<128, 256> {
   static __device__ __forceinline__ void row_codes(const std::uint8_t* p, int r, const std::uint32_t*,
                                                    std::uint32_t* c) {
     row_plane4_table(iq4_values(), p, r, c);
+  }
+  static constexpr bool kMixes = true;
+  static __device__ __forceinline__ void mixed_row_codes(const std::uint8_t* p, int r, std::uint32_t* c) {
+    mixed_row_plane4_table(iq4_values(), p, r, c);
   }
 };
 

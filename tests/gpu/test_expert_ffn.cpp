@@ -122,13 +122,15 @@ TEST(ExpertCut, FitsTheSharedMemoryOfTheReferenceCard) {
       const TileKernels& kernels = tile_kernels(type);
       const int warp_bytes = 2 * kernels.pitch + kActivations[index];
       const auto fits = [&](int units) {
-        const int rest = kernels.table_bytes + 4 * units * (1 << index) * 64;
+        const int rest = expert_rest(kernels.table_bytes, units, 1 << index);
         const int warps = expert_warps(units, kMaxExpertWarps, warp_bytes, rest, kBytes);
         EXPECT_LE(warps * warp_bytes + rest, kBytes) << dtype_name(type) << " " << units;
         return warps;
       };
       EXPECT_GE(fits(20), 7) << dtype_name(type) << " " << index;  // gate and up, 2,560 columns
       EXPECT_GE(fits(9), 5) << dtype_name(type) << " " << index;   // down, 640 columns
+      EXPECT_GE(fits(12), 6) << dtype_name(type) << " " << index;
+      EXPECT_EQ(warp_bytes % kCopyAlignment, 0) << dtype_name(type) << " " << index;
     }
 }
 
