@@ -6,8 +6,6 @@
 #include "gpu/kernels/attention.h"
 #include "gpu/kernels/attention_input.h"
 #include "gpu/kernels/elementwise.h"
-#include "gpu/kernels/gdn_edges.h"
-#include "gpu/kernels/gdn_scan.h"
 #include "gpu/kernels/history.h"
 #include "gpu/kernels/ngram.h"
 #include "gpu/kernels/norms.h"
@@ -71,76 +69,6 @@ void CudaOps::hc_write(Rows x, ConstRows y, ConstRows inject, int streams) {
 void CudaOps::causal_conv(ConstRows history, ConstRows x, ConstRows weights, std::size_t dilation, Rows y) {
   gpu::causal_conv(history, x, weights, dilation, y, nullptr, stream_);
 }
-void CudaOps::gdn_gates(Rows alpha, Rows beta, const float* dt_bias, const float* a) {
-  gpu::gdn_gates(alpha, beta, dt_bias, a, stream_);
-}
-void CudaOps::gdn_scan(const GdnScan& scan) {
-  const auto log = [](ConstRows rows) { return ConstDeviceRows(rows.data, kMaxWindow, rows.cols, rows.stride); };
-  gpu::DeviceGdnScan args;
-  args.key_heads = scan.key_heads;
-  args.value_heads = scan.value_heads;
-  args.dim = scan.dim;
-  args.state = scan.state;
-  if (part_first_ == 0) {  // the first part has folded it in
-    args.replay_k = log(scan.replay_k);
-    args.replay_u = log(scan.replay_u);
-    args.replay_decay = log(scan.replay_decay);
-    args.replay_count = &numbers_.data()->replay;
-  }
-  args.q = scan.q;
-  args.k = scan.k;
-  args.v = scan.v;
-  args.decay = scan.decay;
-  args.beta = scan.beta;
-  args.out = scan.out;
-  args.log_u = scan.log_u;
-  gpu::gdn_scan(args, stream_);
-}
-void CudaOps::gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) {
-  gpu::gdn_output(o, z, norm, dim, eps, r, stream_);
-}
-void CudaOps::gdn_input(const GdnInput& in) {
-  if (in.dim > gpu::kMaxEdgeDim || in.taps.rows > gpu::kMaxEdgeTaps) return Ops::gdn_input(in);
-  gpu::DeviceGdnInput args;
-  args.key_heads = in.key_heads;
-  args.dim = in.dim;
-  args.alpha = in.alpha;
-  args.beta = in.beta;
-  args.dt_bias = in.dt_bias;
-  args.a = in.a;
-  args.qkv = in.qkv;
-  args.taps = in.taps;
-  args.history = {in.history.rows, in.history.depth, in.history.width};
-  args.window = in.log ? in.history.window : nullptr;
-  args.eps = in.eps;
-  args.scale = in.scale;
-  args.conv = in.conv;
-  args.q = in.q;
-  args.k = in.k;
-  gpu::gdn_input(args, stream_);
-}
-std::int64_t CudaOps::gdn_result(const GdnResult& r) {
-  if (r.dim > gpu::kMaxEdgeDim || (r.q && r.dim % 32 != 0)) return Ops::gdn_result(r);
-  gpu::DeviceGdnResult args;
-  args.dim = r.dim;
-  args.o = r.o;
-  args.z = r.z;
-  args.norm = r.norm;
-  args.eps = r.eps;
-  if (r.q) {
-    args.q_codes = r.q.q;
-    args.q_scales = r.q.d;
-    args.q_sums = r.q.s;
-    args.bad = next_flag();
-  }
-  args.k = r.k;
-  args.decay = r.decay;
-  args.log_k = r.log_k;
-  args.log_decay = r.log_decay;
-  gpu::gdn_result(args, stream_);
-  return -1;
-}
-
 void CudaOps::kv_store(const KvView& kv, std::size_t, ConstRows k, ConstRows v) {
   gpu::kv_store(on_card(kv), position(), k, v, stream_);
 }

@@ -1,4 +1,5 @@
-// CudaOps: loading, passes and experts. Products are gpu/cuda_products.cpp, other operations gpu/cuda_float_ops.cpp.
+// CudaOps: loading, passes and experts. Products are gpu/cuda_products.cpp, what a GDN layer does beside them
+// gpu/cuda_gdn.cpp, other operations gpu/cuda_float_ops.cpp.
 #include "gpu/cuda_ops.h"
 
 #include <cuda_runtime_api.h>
@@ -130,6 +131,7 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     forget_records();
   }
   reserve_hc(static_cast<std::size_t>(shape.wide()), static_cast<std::size_t>(shape.hc_rank));
+  reserve_gdn(static_cast<std::size_t>(shape.gdn_key_heads));
   const auto hidden = static_cast<std::size_t>(shape.hidden);
   meeting_room_ = {std::max(meeting_room_.used, used), std::max(meeting_room_.hidden, hidden),
                    std::max(meeting_room_.meetings, keys.size())};

@@ -73,6 +73,7 @@ class CudaOps : public Ops {
   void gdn_output(ConstRows o, ConstRows z, const float* norm, std::size_t dim, float eps, Rows r) override;
   void gdn_input(const GdnInput& in) override;
   std::int64_t gdn_result(const GdnResult& result) override;
+  std::int64_t gdn_step(const GdnStep& step) override;
   void kv_store(const KvView& kv, std::size_t position, ConstRows k, ConstRows v) override;
   void attention_input(const AttentionInput& in) override;
   void mean_pool(ConstRows x, std::size_t ratio, Rows y) override;
@@ -167,6 +168,9 @@ class CudaOps : public Ops {
   const BankRef& bank_of(const ExpertBank& bank) const;
   void* scratch(std::size_t bytes);
   void reserve_hc(std::size_t wide, std::size_t rank);
+  void reserve_gdn(std::size_t key_heads);
+  // How many rows a scan folds in first; null: none, an earlier part has.
+  DeviceCount replay_count() const;
   DeviceTiles tiles(const WeightView& w) const;
   void product_group(std::span<const Product> group, const Activation& a, DeviceStream stream);
   void refresh_slots();
@@ -214,6 +218,7 @@ class CudaOps : public Ops {
   Array<std::uint8_t> hc_memory_;
   HcScratch hc_scratch_;
   std::size_t hc_wide_ = 0, hc_rank_ = 0;  // of the largest module that it suits
+  Array<std::uint32_t> gdn_arrived_;       // of gdn_step's kernel
   Quantized quantized_;
   std::uint32_t next_meeting_ = 1, next_late_ = 1;
   const LateInput* late_ = nullptr;  // of the pass that is launched, until it has been called

@@ -164,7 +164,12 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
   const bool window = pass.mode == PassMode::kWindow;
   const std::size_t channels = sz(shape.gdn_conv_width());
   const Rows conv = ws.conv.rows(w), q = ws.qn.rows(w), k = ws.kn.rows(w), decay = ws.alpha.rows(w);
-  GdnInput input;
+  const bool block = dtype_info(weights.out.type).kind == DTypeKind::kBlock;
+  const Activation r{ws.gdn_out.rows(w), block ? ws.quant(w, vw) : QuantRows{}};
+  Ops::GdnStep step;
+  step.layer = pass.layer;
+
+  GdnInput& input = step.input;
   input.key_heads = sz(shape.gdn_key_heads);
   input.dim = dim;
   input.alpha = decay;
@@ -180,10 +185,9 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
   input.conv = conv;
   input.q = q;
   input.k = k;
-  ops.gdn_input(input);
 
   const std::size_t replay = pass.first == 0 ? pass.state.replay : 0;
-  GdnScan scan{sz(shape.gdn_key_heads),
+  step.scan = {sz(shape.gdn_key_heads),
                heads,
                dim,
                state.s.data(),
@@ -197,13 +201,8 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
                ws.beta.rows(w),
                ws.gdn_out.rows(w),
                window ? Rows(state.log_u.data(), w, vw) : Rows()};
-  ops.stage("delta rule", pass.layer);
-  ops.gdn_scan(scan);
-  if (!window) ops.memory().commit_rows(state.conv.view(), ws.qkv.rows(w));
 
-  const bool block = dtype_info(weights.out.type).kind == DTypeKind::kBlock;
-  const Activation r{ws.gdn_out.rows(w), block ? ws.quant(w, vw) : QuantRows{}};
-  GdnResult result;
+  GdnResult& result = step.result;
   result.dim = dim;
   result.o = ws.gdn_out.rows(w);
   result.z = ws.z.rows(w);
@@ -216,9 +215,9 @@ void gdn_mixer(const Pass& pass, const LayerParams& params, GdnLayerState& state
     result.log_k = state.log_k.data();
     result.log_decay = state.log_decay.data();
   }
-  ops.stage("gdn output", pass.layer);
-  const std::int64_t bad = ops.gdn_result(result);
+  const std::int64_t bad = ops.gdn_step(step);
   if (bad >= 0) Pass::fail_not_finite({"gdn output", pass.layer, static_cast<std::size_t>(bad)}, pass.position);
+  if (!window) ops.memory().commit_rows(state.conv.view(), ws.qkv.rows(w));
   ops.matmul(weights.out, r, pass.of(ws.block));
 }
 

@@ -57,6 +57,14 @@ std::int64_t Ops::gdn_result(const GdnResult& result) {
   return result.q ? quantize(result.o, result.q) : -1;
 }
 
+std::int64_t Ops::gdn_step(const GdnStep& step) {
+  gdn_input(step.input);
+  stage("delta rule", step.layer);
+  gdn_scan(step.scan);
+  stage("gdn output", step.layer);
+  return gdn_result(step.result);
+}
+
 void Ops::attention_input(const AttentionInput& in) {
   norm_rope(in.q, in.heads, in.dim, in.head_stride, in.q_norm, in.eps, in.rope, in.q_rot);
   norm_rope(in.k, in.kv.kv_heads, in.dim, in.dim, in.k_norm, in.eps, in.rope, in.k_rot);

@@ -368,6 +368,15 @@ class Ops {
   virtual void gdn_input(const GdnInput& in);
   // The logs; gdn_output in place; quantize. Returns what quantize does, -1 without q.
   virtual std::int64_t gdn_result(const GdnResult& result);
+  // gdn_input, gdn_scan, gdn_result. A machine may do all at once: of what lies between, the logs, the state, result.o
+  // and its quantised form mean something afterwards, nothing else. Returns what gdn_result does.
+  struct GdnStep {
+    GdnInput input;
+    GdnScan scan;
+    GdnResult result;
+    int layer = -1;  // for the stages "delta rule" and "gdn output", which begin within
+  };
+  virtual std::int64_t gdn_step(const GdnStep& step);
 
   // ---- QSA attention (spec 5) ---------------------------------------------------------------------------------------
   // Stores the window's keys and values at positions position .. position + w - 1.
