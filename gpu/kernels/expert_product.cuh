@@ -267,11 +267,18 @@ __global__ void __launch_bounds__(kMaxExpertThreads, 2) expert_product_kernel(co
     for (int i = static_cast<int>(threadIdx.x); i < T::kTable; i += static_cast<int>(blockDim.x)) table[i] = p.table[i];
   // The list of a product after the first was written before the kernel before this one began.
   const bool early = kEarlyStarts && p.list_ready;
+  std::uint8_t* const unit = units + warp * p.warp_bytes;
+  Feed feed(p, warps, warp, lane);
+  if (!early) begin_kernel();
+  if (warp < warps) {
+    feed.open(p);
+    if (early && feed.more()) feed.issue_tiles(p, unit);
+  }
+  if (early) begin_kernel();
+  __syncthreads();  // the table, and the count; one place for all warps, which part after it
   if (warp == warps) {
     ExpertItem at(p, static_cast<int>(blockIdx.x));
-    begin_kernel();
     const int job_count = *p.job_count;
-    __syncthreads();
     for (int done = 0; at.job < job_count; ++done) {
       const ExpertFinish item(p, at);
       meet_at(kFullBarrier + done % 2);
@@ -282,16 +289,7 @@ __global__ void __launch_bounds__(kMaxExpertThreads, 2) expert_product_kernel(co
     }
     return;
   }
-  std::uint8_t* const unit = units + warp * p.warp_bytes;
   std::uint8_t* const acts = unit + 2 * Feed::kPitch;
-  Feed feed(p, warps, warp, lane);
-  if (!early) begin_kernel();
-  feed.open(p);
-  if (early) {
-    if (feed.more()) feed.issue_tiles(p, unit);
-    begin_kernel();
-  }
-  __syncthreads();  // the table
   bool copied = early, entered = true;
   for (int done = 0; feed.more();) {
     if (!copied) feed.issue_tiles(p, unit);
