@@ -5,11 +5,14 @@
 #include "gpu/kernels/gdn_scan.h"
 #include "gpu/kernels/gdn_step.h"
 #include "gpu/kernels/norms.h"
+#include "placement/cost_model.h"
 #include "runtime/sequence_state.h"
 
 namespace tandem {
 
 namespace {
+
+static_assert(gpu::kStepRows == kGdnStepRows);
 
 gpu::DeviceGdnInput on_card(const GdnInput& in) {
   gpu::DeviceGdnInput args;

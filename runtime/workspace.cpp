@@ -126,7 +126,7 @@ std::int64_t workspace_bytes(const ModelShape& s, std::int64_t rows, std::int64_
   std::int64_t part = (ple ? 3 : 2) * s.wide() + s.hc_rank;
   part += 2 * s.gdn_conv_width() + 2 * s.gdn_value_width() + 2 * s.gdn_key_width() + 2 * s.gdn_value_heads;
   part += 2 * heads + 2 * heads + 3 * kv + 2 * index_q + s.indexer_dim + s.experts + (mtp ? fused : 0);
-  const std::int64_t once = 2 * (s.rope_dims / 2) + static_cast<std::int64_t>(kMaxWindow);
+  const std::int64_t once = 2 * (s.rope_dims / 2) + static_cast<std::int64_t>(kMaxWindow * sizeof(Chosen) / 4);
   part += std::min<std::int64_t>(context, s.indexer_budget + s.indexer_ratio) + 1;
   row += (4 + s.layers + s.mtp_layers) * s.experts_used;  // experts, hits, misses, weights; log
   const std::int64_t widest =

@@ -3,17 +3,15 @@
 #include <cuda_pipeline_primitives.h>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/gdn_chain.cuh"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
-#include "gpu/kernels/reduce.cuh"
 
 namespace tandem::gpu {
 
 namespace {
 
-constexpr unsigned kChain = 32;  // key elements of a segment
-constexpr unsigned kTile = 16;   // rows whose keys and queries are in shared memory at a time
-constexpr unsigned kPitch = 36;  // floats between two segments there: threads of four segments read four banks
+constexpr unsigned kTile = 16;  // rows whose keys and queries are in shared memory at a time
 constexpr unsigned kThreads = 64;
 
 struct ScanArgs {
@@ -92,19 +90,9 @@ struct Scan {
     __syncthreads();
   }
   __device__ void load(const float (&from)[kSegments * kPitch], float (&x)[kChain]) const {
-    const auto* quads = reinterpret_cast<const float4*>(from + segment * kPitch);
-#pragma unroll
-    for (unsigned i = 0; i < kChain / 4; ++i) {
-      const float4 quad = quads[i];
-      x[4 * i] = quad.x, x[4 * i + 1] = quad.y, x[4 * i + 2] = quad.z, x[4 * i + 3] = quad.w;
-    }
+    load_chain(from, segment, x);
   }
-  // The tree over the segments of this thread's column.
-  __device__ static float tree(float v) {
-#pragma unroll
-    for (unsigned stride = 1; stride < kSegments; stride *= 2) v = v + __shfl_xor_sync(kAllLanes, v, stride);
-    return v;
-  }
+  __device__ static float tree(float v) { return segment_tree<kSegments>(v); }
 
   __device__ void replay_row(const Tile& tile, unsigned r) {
     float k[kChain];

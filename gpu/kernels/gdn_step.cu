@@ -6,18 +6,16 @@
 #include <iterator>
 
 #include "gpu/cuda_check.h"
+#include "gpu/kernels/gdn_chain.cuh"
 #include "gpu/kernels/gdn_gate.cuh"
 #include "gpu/kernels/launch.cuh"
 #include "gpu/kernels/launch_check.h"
 #include "gpu/kernels/quantize.cuh"
-#include "gpu/kernels/reduce.cuh"
 
 namespace tandem::gpu {
 
 namespace {
 
-constexpr unsigned kChain = 32;   // key elements of a segment
-constexpr unsigned kPitch = 36;   // floats between two segments: threads of four segments read four banks
 constexpr unsigned kReplay = 16;  // rows that may be replayed
 constexpr unsigned kParts = 3;    // a head's columns of qkv: query, key, value
 
@@ -174,19 +172,11 @@ struct Step {
   }
 
   // ---- the delta rule, as in gdn_scan.cu
-  // -----------------------------------------------------------------------------
   __device__ void load(const float* row, float (&x)[kChain]) const {
-    const auto* quads = reinterpret_cast<const float4*>(row + segment * kPitch);
-#pragma unroll
-    for (unsigned i = 0; i < kChain / 4; ++i) {
-      const float4 quad = quads[i];
-      x[4 * i] = quad.x, x[4 * i + 1] = quad.y, x[4 * i + 2] = quad.z, x[4 * i + 3] = quad.w;
-    }
+    load_chain(row, segment, x);
   }
   __device__ static float tree(float v) {
-#pragma unroll
-    for (unsigned stride = 1; stride < kSegments; stride *= 2) v = v + __shfl_xor_sync(kAllLanes, v, stride);
-    return v;
+    return segment_tree<kSegments>(v);
   }
   __device__ void replay_row(unsigned r) {
     float k[kChain];

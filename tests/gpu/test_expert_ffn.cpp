@@ -16,7 +16,6 @@
 namespace tandem::testing {
 namespace {
 
-constexpr float kGuard = 12345.0F;
 using GpuExperts = GpuTest;
 
 // ---- routes ---------------------------------------------------------------------------------------------------------

@@ -18,28 +18,9 @@
 namespace tandem::testing {
 namespace {
 
-constexpr float kGuard = 12345.0F, kEps = 1e-6F;
+constexpr float kEps = 1e-6F;
 constexpr std::size_t kWindow = 16;  // rows of an open window
 using Fused = GpuTest;
-
-// An array that a launch changes: on both sides, with a guard behind it on the card.
-struct Changed {
-  std::vector<float> host;
-  DeviceBuffer<float> card;
-
-  explicit Changed(std::vector<float> start) : host(std::move(start)), card(host.size() + 7) {
-    std::vector<float> guarded = host;
-    guarded.resize(card.size(), kGuard);
-    card.upload(guarded.data());
-  }
-  std::string difference(std::size_t cols) const {
-    std::vector<float> found(card.size());
-    card.download(found.data());
-    for (std::size_t i = host.size(); i < found.size(); ++i)
-      if (found[i] != kGuard) return "written past the end";
-    return first_difference(host.data(), host.size() / cols, cols, found.data(), cols, kGuard);
-  }
-};
 
 struct GdnShape {
   std::size_t key_heads, value_heads, dim, taps;

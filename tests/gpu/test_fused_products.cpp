@@ -8,7 +8,6 @@
 namespace tandem::testing {
 namespace {
 
-constexpr float kGuard = 12345.0F;
 using FusedProducts = GpuTest;
 
 // Several matrices of one type in a launch, of different heights.

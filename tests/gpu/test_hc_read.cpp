@@ -12,7 +12,7 @@ namespace tandem::testing {
 namespace {
 
 constexpr std::size_t kStreams = kHcStreams, kMost = kHcRows;
-constexpr float kGuard = 12345.0F, kEps = 1e-6F;
+constexpr float kEps = 1e-6F;
 constexpr DType kDownTypes[] = {DType::Q8_0, DType::Q4_0, DType::Q5_0, DType::IQ4_NL,
                                 DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::IQ4_XS};
 constexpr DType kUpTypes[] = {DType::Q8_0, DType::Q4_0, DType::Q5_0, DType::IQ4_NL};

@@ -9,8 +9,6 @@
 namespace tandem::testing {
 namespace {
 
-constexpr float kGuard = 12345.0F;
-
 class GpuTileProduct : public GpuTest, public ::testing::WithParamInterface<DType> {};
 
 TEST_P(GpuTileProduct, GivesTheBitsOfTheReference) {

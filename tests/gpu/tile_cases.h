@@ -80,4 +80,25 @@ inline ParallelFor in_order() {
   };
 }
 
+inline constexpr float kGuard = 12345.0F;  // behind results
+
+// An array that a launch changes: on both sides, with a guard behind it on the card.
+struct Changed {
+  std::vector<float> host;
+  DeviceBuffer<float> card;
+
+  explicit Changed(std::vector<float> start) : host(std::move(start)), card(host.size() + 7) {
+    std::vector<float> guarded = host;
+    guarded.resize(card.size(), kGuard);
+    card.upload(guarded.data());
+  }
+  std::string difference(std::size_t cols) const {
+    std::vector<float> found(card.size());
+    card.download(found.data());
+    for (std::size_t i = host.size(); i < found.size(); ++i)
+      if (found[i] != kGuard) return "written past the end";
+    return first_difference(host.data(), host.size() / cols, cols, found.data(), cols, kGuard);
+  }
+};
+
 }  // namespace tandem::testing
