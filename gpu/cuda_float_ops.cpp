@@ -37,8 +37,9 @@ void* CudaOps::scratch(std::size_t bytes) {
 
 void CudaOps::choose(ConstRows logits, const TokenChoice& choice, std::size_t, const TokenId* ids, Chosen* chosen) {
   void* work = scratch(gpu::sample_bytes(logits.rows));
-  if (choice.temperature == 0.0F) return gpu::arg_max(logits, ids, chosen, next_flag(), work, stream_);
-  gpu::sample(logits, ids, &numbers_.data()->choice, chosen, next_flag(), work, stream_);
+  std::int32_t* const bad = next_flag(pass_rows_ - logits.rows);  // logits are those of a pass's last rows
+  if (choice.temperature == 0.0F) return gpu::arg_max(logits, ids, chosen, bad, work, stream_);
+  gpu::sample(logits, ids, &numbers_.data()->choice, chosen, bad, work, stream_);
 }
 void CudaOps::softmax_sum(ConstRows logits, float, Chosen* chosen) {
   void* work = scratch(gpu::sample_bytes(logits.rows));

@@ -13,6 +13,7 @@
 #include "gpu/kernels/quantize.h"
 #include "gpu/kernels/route.h"
 #include "gpu/kernels/router.h"
+#include "gpu/kernels/sample.h"
 #include "runtime/expert_store.h"
 #include "runtime/model_visit.h"
 #include "runtime/sequence_state.h"
@@ -86,7 +87,13 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
   std::vector<const std::uint8_t*> keys;
   for_each_bank(model, [&](const ExpertBank& bank) { keys.push_back(bank.gate.data); });
   for (const LayerWeights& layer : model.layers) check_experts(layer.moe.routed, layer.moe.shared);
-  if (model.mtp) check_experts(model.mtp->layer.moe.routed, model.mtp->layer.moe.shared);
+  if (model.mtp) {
+    check_experts(model.mtp->layer.moe.routed, model.mtp->layer.moe.shared);
+    if (const WeightView& output = model.mtp->output; output.rows > gpu::kMaxSoftmaxLogits)
+      fail_input(
+          "tensor {}: expected at most {} tokens that the draft head chooses among, found {}. Fix: --draft-vocab {}",
+          output.name, gpu::kMaxSoftmaxLogits, output.rows, gpu::kMaxSoftmaxLogits);
+  }
   const auto known = banks_.find(keys[0]);
   std::shared_ptr<ExpertStore> store = known == banks_.end() ? nullptr : known->second.store();
   const std::size_t expert_bytes = store ? 0 : ExpertStore::load_bytes(model, options);

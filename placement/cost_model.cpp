@@ -276,7 +276,7 @@ RoundTime CostModel::round(const std::vector<BankLoad>& loads, int drafts) const
   RoundTime time;
   time.rows = 1 + drafts;
   const auto attention = static_cast<double>(std::count(s.is_gdn.begin(), s.is_gdn.end(), false));
-  const double gdn_kernels = kGdnLayerKernels - (time.rows <= kGdnStepRows ? kGdnStepSaves : 0.0);
+  const double gdn_kernels = kGdnLayerKernels - gdn_step_saves(time.rows);
   const double kernels = (s.layers - attention) * gdn_kernels + attention * kAttentionLayerKernels;
   const std::int64_t overlapped = input_.card ? model.shared_packed : 0;  // runs in the expert stage
   time.dense = matrix_seconds(as_double(model.dense_packed - overlapped), time.rows) +

@@ -22,13 +22,16 @@ inline constexpr int kAssumedDrafts = 3;
 
 // Kernels of a layer that wait for each other, as gpu/ launches them; those of branches beside them are not counted.
 // GDN: two READs of three, products, what is before and after the delta rule, the delta rule, the product after it; the
-// router, the two halves of the experts, their combination. For up to kGdnStepRows rows the delta rule and both its
-// sides are one, which is as long as one and a half: it saves 6 us (H200 without early starts, 2026-12-01). Attention:
-// products, input, blocks of the indexer, choice of positions, three of attention, quantisation and product in place of
-// the five. Where experts are off the card, the wait for the crew is one more, and part of handoff_us.
+// router, the two halves of the experts, their combination. Attention: products, input, blocks of the indexer, choice
+// of positions, three of attention, quantisation and product in place of the five. Where experts are off the card, the
+// wait for the crew is one more, and part of handoff_us.
 inline constexpr int kGdnLayerKernels = 15;
-inline constexpr double kGdnStepSaves = 1.5;
 inline constexpr int kGdnStepRows = 4;  // gpu/kernels/gdn_step.h
+// How many kernels' time it saves that for so few rows the delta rule and both its sides are one: 6.1 us of a layer at
+// one row, 2.9 and 2.6 at two and four (H200 without early starts, bench/results/h200-gpu/gdn-step.txt).
+constexpr double gdn_step_saves(int rows) {
+  return rows == 1 ? 1.5 : rows <= kGdnStepRows ? 0.7 : 0.0;
+}
 inline constexpr int kAttentionLayerKernels = 19;
 inline constexpr int kDraftKernels = kAttentionLayerKernels + 9;  // fusion and the draft mixer
 

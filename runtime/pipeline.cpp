@@ -105,7 +105,7 @@ void Pipeline::Impl::head(const Pass& pass, const HcParams& mixer, const WeightV
   if (wanted.fetched) ws->logits.fetch(count);
   if (!wanted.choice) return;
   CHECK(count <= kMaxWindow, "{} tokens to choose", count);
-  ops.stage("logits", -1);
+  ops.stage(pass.layer < 0 ? "logits" : "draft logits", pass.layer);
   const ConstRows all = ws->logits.rows(count);
   if (!wanted.fetched) ops.choose(all, *wanted.choice, wanted.chosen_from, wanted.ids, ws->chosen.data());
   if (wanted.sum) ops.softmax_sum(all, wanted.choice->temperature, ws->chosen.data());

@@ -35,7 +35,8 @@ struct PassOutput {
   ConstRows wide;    // [rows of the pass, D], the wide residual before the final mixer (input of the MTP head)
   // Of the columns of the logits, where they are not those of all tokens (MtpWeights::output_ids).
   std::span<const TokenId> ids;
-  // With a choice: the tokens chosen, in place of the logits.
+  // With a choice: the tokens chosen, in place of the logits. Of a draft whose logits the host filters: top and sum
+  // only.
   std::span<const Chosen> tokens;
 };
 

@@ -19,10 +19,10 @@ constexpr std::size_t kFirstPatience = 64, kLastPatience = 1024, kTrialRounds = 
 constexpr double kTrialMemory = 4, kDoubt = 0.3, kTrialShare = 0.0025, kTrialStep = 0.1;
 // The head pays again when it was worth a draft this often in a row without being on trial.
 constexpr std::size_t kProofs = 2;
-// A head that was left alone for longer has many rows to catch up on, of a number that a card may have to record first:
+// A head that is more tokens behind has to catch up on so many rows, a number that a card may have to record first:
 // what its next draft takes says nothing of those after it. (2026-12-01, 6 layers on an H200: 0.46 ms instead of 0.37,
 // by which drafts did not pay that brought 6 %.)
-constexpr std::size_t kPause = 8;
+constexpr std::size_t kFarBehind = 16;
 // While drafting pays, a round without drafts keeps the time of such a round known.
 constexpr std::size_t kLastPlainPatience = 256;
 
@@ -42,6 +42,7 @@ Speculator::Speculator(const DraftSettings& settings, DraftHead* head, std::func
 void Speculator::start(std::span<const TokenId> prefix, std::size_t answer_start, const SamplerSettings& sampling,
                        std::span<const TokenId> stop_ids) {
   stop_ids_.assign(stop_ids.begin(), stop_ids.end());
+  fed_ = prefix.size();
   if (settings_.lookup) lookup_.assign(prefix);
   if (head_ != nullptr) head_->start(answer_start, sampling);
 }
@@ -53,7 +54,6 @@ bool Speculator::is_stop(TokenId token) const {
 std::span<const Draft> Speculator::propose(std::vector<TokenId>& prefix, std::size_t most) {
   drafts_.clear();
   found_.clear();
-  ++alone_;
   most = std::min(most, kMaxDrafts);
   if (settings_.lookup) {
     lookup_.extend(prefix);
@@ -85,9 +85,10 @@ void Speculator::take_lookup(std::size_t count) {
 
 void Speculator::run_head(std::vector<TokenId>& prefix, const std::function<bool()>& wanted) {
   if (!drafts_.empty() && is_stop(drafts_.back().token)) return;
-  const std::size_t size = prefix.size(), alone = std::exchange(alone_, 0);
+  const std::size_t size = prefix.size();
   double time = now_();
   if (!head_->begin(prefix)) return;
+  const bool behind = size - std::exchange(fed_, size) > kFarBehind;
   const std::size_t walked = drafts_.size();
   for (std::size_t i = 0; i < walked; ++i) {
     head_->advance(drafts_[i].token, i + 1 == walked);
@@ -98,14 +99,14 @@ void Speculator::run_head(std::vector<TokenId>& prefix, const std::function<bool
       if (!wanted()) break;
       head_->advance(drafts_.back().token, true);
     }
-    // Choosing the token belongs to it: of 248,320 it takes several times as long as the card's pass (2026-12-01).
+    // Choosing the token belongs to it: on a host, of 248,320, it took several times as long as the card's pass.
     const Draft draft = head_->draft(prefix);
     const double then = std::exchange(time, now_()), spent = time - then;
     if (made > 0)
       step_.add(spent);
-    else if (walked == 0 && alone <= kPause)
+    else if (walked == 0 && !behind)
       begin_.add(spent);
-    else if (walked > 0 && begin_.count() > 0)
+    else if (walked > 0 && !behind && begin_.count() > 0)
       walk_.add(std::max(0.0, spent - begin_.mean()) / static_cast<double>(walked));
     acceptance_.made(draft, made);
     drafts_.push_back(draft);
@@ -173,15 +174,17 @@ void Speculator::end_trial() {
 void Speculator::try_head(std::vector<TokenId>& prefix, std::size_t most) {
   idle_ = 0;
   const bool deep = rate_.rate() * step_.mean() <= kTrialStep;
+  const double before = now_();
   run_head(prefix, [&] { return deep && drafts_.size() < std::min(most, kTrialDrafts); });
+  const double spent = now_() - before;  // catching up, too
   // One at least is checked: a head may have become better than its confidence says.
   if (!drafts_.empty()) {
     chances_.clear();
     for (std::size_t i = 0; i < drafts_.size(); ++i) chances_.push_back(acceptance_.chance(drafts_[i], i));
-    const double rate = rate_.rate(), drafting = begin_.mean() + static_cast<double>(drafts_.size() - 1) * step_.mean();
+    const double rate = rate_.rate();
     const DepthChoice kept = choose_depth(chances_, clock_, rate, chances_.size(), 0, 0, 1);
     drafts_.resize(kept.depth);
-    lost_ += rate * drafting - kept.gain;
+    lost_ += rate * spent - kept.gain;
   }
   if (--trial_ == 0) end_trial();
 }

@@ -66,7 +66,7 @@ class Speculator : public Drafter {
   // Seconds of the head: catching up and a draft, a further draft, a draft of the lookup that it walks over.
   RunningTime begin_, step_, walk_;
   std::size_t idle_ = 0;            // rounds since a draft of the head was last checked
-  std::size_t alone_ = 0;           // rounds since the head last made drafts
+  std::size_t fed_ = 0;             // tokens that the head last knew
   std::size_t patience_ = 64;       // rounds until it is tried again
   std::size_t trial_ = 0;           // rounds still to try
   double lost_ = 0;                 // tokens that the trial has cost so far

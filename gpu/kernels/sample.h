@@ -29,8 +29,9 @@ struct SampleNumbers {
 void sample(ConstDeviceRows logits, const std::int32_t* ids, const SampleNumbers* numbers, Chosen* chosen,
             std::int32_t* bad, void* work, DeviceStream stream);
 
-// top and sum of chosen[r] (Ops::softmax_sum) at numbers->temperature, by two launches. *arrived is 0, and is again
-// afterwards. REQUIRES at most kMaxSoftmaxLogits in a row; where one is NaN or +infinity they are without meaning.
+// top and sum of chosen[r] (Ops::softmax_sum) at numbers->temperature, which may be 0 here, by two launches. *arrived
+// is 0, and is again afterwards. REQUIRES at most kMaxSoftmaxLogits in a row; where one is NaN or +infinity they are
+// without meaning.
 inline constexpr std::size_t kMaxSoftmaxLogits = std::size_t{1} << 19;
 void softmax_sum(ConstDeviceRows logits, const SampleNumbers* numbers, Chosen* chosen, std::uint32_t* arrived,
                  void* work, DeviceStream stream);

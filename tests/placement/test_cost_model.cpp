@@ -200,8 +200,12 @@ TEST(CostModel, ARoundTermByTerm) {
     double experts = 0, wait = 0, crew = 0, ignored = 0;
     for (int b = 0; b < 48; ++b) experts += stage(b, w, 250e6 / 48, &wait, &crew);
     const double kv = 2052.0 * 2 * 2 * 256 * 2, pooled = 8192.0 * 128 * 4;
-    const double dense = (3750e6 + 12 * (w * kv + pooled) + 2 * 113246208.0) / card_rate +
-                         (36 * (w <= 4 ? 13.5 : 15.0) + 12 * 19) * (1 + 0.25 * drafts) * 1e-6;
+    const double dense = (3750e6 + 12 * (w * kv + pooled) + 2 * 113246208.0) / card_rate + (36 * (w == 1   ? 13.5
+                                                                                                  : w <= 4 ? 14.3
+                                                                                                           : 15.0) +
+                                                                                            12 * 19) *
+                                                                                               (1 + 0.25 * drafts) *
+                                                                                               1e-6;
     const double logits = 248320 * 4 / 25e9;
     const double draft =
         drafts * (stage(48, 1, 0, &ignored, &ignored) + (80e6 + 520e6 + kv + pooled) / card_rate + 28e-6 + logits);

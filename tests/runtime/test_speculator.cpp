@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <random>
+#include <set>
 #include <utility>
 
 namespace tandem {
@@ -393,7 +394,11 @@ TEST(SpeculatorAuto, PausesMakeDraftsNoDearer) {
     rig.head.chances = {0.75};
     rig.head.truths = {0.3};
     rig.head.begin_seconds = rig.head.step_seconds = 0.37;
-    rig.head.catch_up = [](std::size_t tokens) { return tokens > 8 ? 4.0 : 0.0; };
+    std::set<std::size_t> recorded;
+    rig.head.catch_up = [&](std::size_t tokens) {
+      if (tokens <= 16) return 0.0;
+      return recorded.insert(8 + tokens % 25).second ? 4.0 : 0.4;  // it keeps 8 to 32 rows
+    };
     rig.pass_seconds = [](std::size_t w) { return 0.66 + 0.1 * static_cast<double>(w); };
     rig.run(800);
     rig.head.truths = {0.75};
@@ -409,11 +414,24 @@ TEST(SpeculatorAuto, PausesMakeDraftsNoDearer) {
 
   Rig rig(text, fixed(1, false), 20);
   rig.head.begin_seconds = 0.37;
-  rig.head.catch_up = [](std::size_t tokens) { return tokens > 8 ? 4.0 : 0.0; };
+  rig.head.catch_up = [](std::size_t tokens) { return tokens > 16 ? 4.0 : 0.0; };
   for (int i = 0; i < 12; ++i) rig.round();
   for (int i = 0; i < 20; ++i) rig.round(0);
   for (int i = 0; i < 2; ++i) rig.round();
   EXPECT_NEAR(rig.speculator.beliefs().head, 0.37, 1e-9);
+}
+
+// But a trial is charged with it: those of a head that is of no use must not come often.
+TEST(SpeculatorAuto, CatchingUpIsAPartOfATrial) {
+  const std::vector<TokenId> text = random_text(6000, 23, 1 << 19);
+  const auto rate = [&](std::optional<int> depth) {
+    Rig rig(text, {.head = true, .lookup = false, .depth = depth}, 20);
+    rig.head.chances = {0.02};
+    rig.head.begin_seconds = rig.head.step_seconds = 0.1;
+    rig.head.catch_up = [](std::size_t tokens) { return tokens > 16 ? 4.0 : 0.0; };
+    return rig.run(5800);
+  };
+  EXPECT_GT(rate(std::nullopt), 0.99 * rate(0)) << rate(std::nullopt) << " against " << rate(0);
 }
 
 struct Phase {
