@@ -13,10 +13,9 @@ namespace tandem {
 // What is wanted of the logits of a pass.
 struct Wanted {
   LogitRows rows = LogitRows::kNone;
-  bool fetched = true;  // the logits themselves
-  std::optional<TokenChoice> choice =
-      {};  // of a token for each row, the first of which follows position chosen_from - 1
-  std::size_t chosen_from = 0;
+  bool fetched = true;  // the logits themselves; otherwise a token of each row is chosen
+  std::optional<TokenChoice> choice = {};
+  std::size_t chosen_from = 0;   // position of the token chosen from the first row
   bool sum = false;              // over the softmax of each row, at the choice's temperature
   const TokenId* ids = nullptr;  // of the logits, in the machine's memory (Ops::choose)
 };

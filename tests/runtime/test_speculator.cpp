@@ -421,7 +421,15 @@ TEST(SpeculatorAuto, PausesMakeDraftsNoDearer) {
   EXPECT_NEAR(rig.speculator.beliefs().head, 0.37, 1e-9);
 }
 
-// But a trial is charged with it: those of a head that is of no use must not come often.
+// A prompt is fed at once, so the first draft behind it counts.
+TEST(Speculator, APromptIsNoPause) {
+  Rig rig(random_text(300, 29), fixed(1, false), 200);
+  rig.head.begin_seconds = 0.37;
+  rig.round();
+  EXPECT_NEAR(rig.speculator.beliefs().head, 0.37, 1e-9);
+}
+
+// A trial is charged with catching up: those of a head that is of no use must not come often.
 TEST(SpeculatorAuto, CatchingUpIsAPartOfATrial) {
   const std::vector<TokenId> text = random_text(6000, 23, 1 << 19);
   const auto rate = [&](std::optional<int> depth) {
