@@ -15,6 +15,7 @@ namespace tandem {
 std::size_t CudaOps::prepare_long_pass(const PassKey& key) {
   code_ = key.code;
   std::size_t ring = 0, crew_rows = 0;
+  MachineMemory* ring_memory = &memory_;
   for (const auto& [data, ref] : banks_) {
     if (ref.bank != 0) continue;  // one per store
     const std::shared_ptr<ExpertStore> store = ref.store();
@@ -39,9 +40,10 @@ std::size_t CudaOps::prepare_long_pass(const PassKey& key) {
     experts.streaming = expert_bytes > 0;
     if (!every_bank) crew_rows = std::max(crew_rows, met);
     ring = std::max(ring, static_cast<std::size_t>(stream_ring_bytes(expert_bytes * experts.experts, expert_bytes)));
+    if (store->prompt_memory() != nullptr) ring_memory = store->prompt_memory();
   }
   if (ring == 0) return crew_rows;
-  expert_stream_.reserve(ring);
+  expert_stream_.reserve(*ring_memory, ring);
   // The copies of the first layer begin before its mixer, if the pass is of a kind that has run before.
   if (const auto known = stream_starts_.find(key.code); known != stream_starts_.end()) {
     const auto found = banks_.find(known->second);

@@ -7,7 +7,7 @@
 
 namespace tandem {
 
-ExpertStream::ExpertStream(CudaMemory& memory, DeviceStream main) : memory_(memory), main_(main) {
+ExpertStream::ExpertStream(DeviceStream main) : main_(main) {
   CUDA_CHECK(cudaStreamCreateWithFlags(&copies_, cudaStreamNonBlocking));
   for (auto* events : {&sent_, &used_})
     for (auto& event : *events) CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -20,11 +20,11 @@ ExpertStream::~ExpertStream() {
   static_cast<void>(cudaStreamDestroy(copies_));
 }
 
-void ExpertStream::reserve(std::size_t bytes) {
+void ExpertStream::reserve(MachineMemory& memory, std::size_t bytes) {
   if (bytes <= memory_area_.bytes()) return;
   CHECK(!open_, "a ring of {} bytes within a pass", bytes);
   memory_area_ = {};
-  memory_area_ = {memory_, bytes};
+  memory_area_ = {memory, bytes};
   CUDA_CHECK(cudaStreamSynchronize(main_));  // it is zeroed there
 }
 

@@ -21,13 +21,14 @@ class ExpertStream {
   // Each takes a batch of experts, as many as fit, at least one.
   static constexpr std::size_t kPlaces = static_cast<std::size_t>(kStreamPlaces);
 
-  ExpertStream(CudaMemory& memory, DeviceStream main);
+  explicit ExpertStream(DeviceStream main);
   ~ExpertStream();
   ExpertStream(const ExpertStream&) = delete;
   ExpertStream& operator=(const ExpertStream&) = delete;
 
-  // stream_ring_bytes of what it has to serve. Grows only; not within a pass. REQUIRES no pass that streams.
-  void reserve(std::size_t bytes);
+  // stream_ring_bytes of what it has to serve, in `memory`. Grows only; not within a pass. REQUIRES no pass that
+  // streams.
+  void reserve(MachineMemory& memory, std::size_t bytes);
   std::size_t bytes() const { return memory_area_.bytes(); }
 
   // An expert in page-locked RAM.
@@ -58,7 +59,6 @@ class ExpertStream {
   };
   void send_ahead();
 
-  CudaMemory& memory_;
   DeviceStream main_, copies_ = nullptr;
   CUevent_st* sent_[kPlaces];
   CUevent_st* used_[kPlaces];

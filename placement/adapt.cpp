@@ -17,20 +17,49 @@ constexpr double kMostHalvings = 500;  // of one round: what came before is as g
 
 }  // namespace
 
+std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
+                                       std::span<const std::int64_t> expert_bytes, std::int64_t bytes) {
+  CHECK(heat.size() == may.size() && heat.size() % expert_bytes.size() == 0, "{} {} {}", heat.size(), may.size(),
+        expert_bytes.size());
+  const std::size_t experts = heat.size() / expert_bytes.size();
+  struct Candidate {
+    double worth;
+    std::int32_t index;
+  };
+  std::vector<Candidate> candidates;
+  for (std::size_t i = 0; i < heat.size(); ++i)
+    if (may[i] != 0)
+      candidates.push_back({heat[i] / static_cast<double>(expert_bytes[i / experts]), static_cast<std::int32_t>(i)});
+  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+    return a.worth != b.worth ? a.worth > b.worth : a.index < b.index;
+  });
+  std::vector<std::int32_t> chosen;
+  for (const Candidate& c : candidates) {
+    const std::int64_t size = expert_bytes[static_cast<std::size_t>(c.index) / experts];
+    if (size > bytes) continue;
+    bytes -= size;
+    chosen.push_back(c.index);
+  }
+  return chosen;
+}
+
 Adapter::Adapter(AdaptSettings settings, const ExpertPlacement& start, std::vector<std::int64_t> expert_bytes,
-                 std::vector<bool> movable)
+                 std::vector<bool> movable, Lending lending)
     : banks_(start.banks),
       experts_(start.experts),
       settings_(settings),
       expert_bytes_(std::move(expert_bytes)),
-      movable_(std::move(movable)) {
+      movable_(std::move(movable)),
+      lending_(std::move(lending)) {
   const auto banks = static_cast<std::size_t>(banks_), all = banks * static_cast<std::size_t>(experts_);
   CHECK(start.place.size() == all && expert_bytes_.size() == banks && movable_.size() == all, "{} {} {} {}", all,
         start.place.size(), expert_bytes_.size(), movable_.size());
   CHECK(settings_.half_life_rows > 0 && settings_.margin >= 1 && settings_.swaps_per_round >= 0, "{} {} {}",
         settings_.half_life_rows, settings_.margin, settings_.swaps_per_round);
+  CHECK(lending_.expected.empty() || lending_.expected.size() == all, "{} {}", all, lending_.expected.size());
   card_.resize(all);
-  on_card_.resize(banks);
+  lent_.resize(all);
+  slots_.resize(banks);
   floor_.resize(banks);
   key_.resize(all);
   position_.assign(all, -1);
@@ -46,10 +75,10 @@ Adapter::Adapter(AdaptSettings settings, const ExpertPlacement& start, std::vect
   for (std::size_t i = 0; i < all; ++i) {
     card_[i] = start.place[i] == Place::kCard ? 1 : 0;
     if (start.place[i] == Place::kDisk) movable_[i] = false;
-    on_card_[bank_of(static_cast<Index>(i))] += card_[i];
+    slots_[bank_of(static_cast<Index>(i))] += card_[i];
     insert(static_cast<Index>(i));
   }
-  for (std::size_t b = 0; b < banks; ++b) floor_[b] = std::min(settings_.floor_per_bank, on_card_[b]);
+  for (std::size_t b = 0; b < banks; ++b) floor_[b] = std::min(settings_.floor_per_bank, slots_[b]);
 }
 
 void Adapter::insert(Index i) {
@@ -88,10 +117,65 @@ void Adapter::apply_pending() {
     const std::size_t in = index(swap.in_bank, swap.in_expert), out = index(swap.out_bank, swap.out_expert);
     card_[in] = 1;
     card_[out] = 0;
+    lent_[in] = swap.lent ? 1 : 0;
     insert(static_cast<Index>(in));
     insert(static_cast<Index>(out));
   }
   pending_.clear();
+  for (const Loan& loan : loans_) {
+    const std::size_t i = index(loan.bank, loan.expert);
+    card_[i] = lent_[i] = 1;
+    insert(static_cast<Index>(i));
+  }
+  loans_.clear();
+}
+
+void Adapter::choose_loans() {
+  if (!queue_made_) {
+    const bool counted = settings_.mode == AdaptMode::kLfu || settings_.mode == AdaptMode::kSwaps;
+    std::vector<double> heat(card_.size());
+    std::vector<char> may(card_.size());
+    for (std::size_t i = 0; i < heat.size(); ++i) {
+      may[i] = card_[i] == 0 && movable_[i] ? 1 : 0;
+      if (!lending_.expected.empty()) heat[i] = kExpectedRows * lending_.expected[i];
+      if (counted) heat[i] += key_[i] / weight_;
+    }
+    queue_ = lent_experts(heat, may, expert_bytes_, lending_.bytes);
+    queued_ = 0;
+    queue_made_ = true;
+  }
+  std::int64_t room = lending_.bytes_per_round;
+  for (; queued_ < queue_.size(); ++queued_) {
+    const Index i = queue_[queued_];
+    const std::size_t bank = bank_of(i);
+    if (card_[static_cast<std::size_t>(i)] != 0) continue;  // a swap has brought it in meanwhile
+    // One expert at least: a budget of less would never be done.
+    if (!loans_.empty() && room < expert_bytes_[bank]) return;
+    room -= expert_bytes_[bank];
+    if (position_[static_cast<std::size_t>(i)] >= 0) hottest_[bank].remove(i);
+    loans_.push_back({static_cast<int>(bank), i % experts_, lent_bytes_});
+    lent_[static_cast<std::size_t>(i)] = 1;
+    lent_bytes_ += expert_bytes_[bank];
+  }
+}
+
+void Adapter::reclaim() {
+  queue_made_ = false;
+  lent_bytes_ = 0;
+  loans_.clear();
+  std::erase_if(pending_, [this](const Swap& swap) {
+    if (!swap.lent) return false;
+    insert(static_cast<Index>(index(swap.in_bank, swap.in_expert)));
+    insert(static_cast<Index>(index(swap.out_bank, swap.out_expert)));
+    return true;
+  });
+  for (std::size_t i = 0; i < lent_.size(); ++i) {
+    if (lent_[i] == 0) continue;
+    const auto expert = static_cast<Index>(i);
+    if (position_[i] >= 0) coldest_[bank_of(expert)].remove(expert);
+    card_[i] = lent_[i] = 0;
+    insert(expert);
+  }
 }
 
 void Adapter::update_keys() {
@@ -125,8 +209,8 @@ Adapter::Index Adapter::victim_for(Index newcomer) const {
   Index best = -1;
   for (std::size_t b = 0; b < coldest_.size(); ++b) {
     if (expert_bytes_[b] != expert_bytes_[home] || coldest_[b].empty()) continue;
-    if (b != home && on_card_[b] <= floor_[b]) continue;
     const Index top = coldest_[b].top();
+    if (b != home && lent_[static_cast<std::size_t>(top)] == 0 && slots_[b] <= floor_[b]) continue;
     if (best < 0 || key(top) < key(best)) best = top;  // banks in order: ties stay with the lower index
   }
   return best;
@@ -139,11 +223,17 @@ bool Adapter::may_replace(Index in, Index out) const {
 }
 
 void Adapter::decide(Index in, Index out) {
-  pending_.push_back({static_cast<int>(bank_of(in)), in % experts_, static_cast<int>(bank_of(out)), out % experts_});
+  const bool lent = lent_[static_cast<std::size_t>(out)] != 0;
+  pending_.push_back(
+      {static_cast<int>(bank_of(in)), in % experts_, static_cast<int>(bank_of(out)), out % experts_, lent});
   coldest_[bank_of(out)].pop();
   if (settings_.mode == AdaptMode::kSwaps) hottest_[bank_of(in)].pop();
-  ++on_card_[bank_of(in)];
-  --on_card_[bank_of(out)];
+  if (lent) {
+    card_[static_cast<std::size_t>(out)] = lent_[static_cast<std::size_t>(out)] = 0;
+  } else {
+    ++slots_[bank_of(in)];
+    --slots_[bank_of(out)];
+  }
   ++counts_.swaps;
   counts_.swap_bytes += static_cast<std::uint64_t>(expert_bytes_[bank_of(in)]);
 }
@@ -151,7 +241,8 @@ void Adapter::decide(Index in, Index out) {
 void Adapter::admit_misses() {
   newcomers_.clear();
   for (const Index i : met_) {
-    if (card_[static_cast<std::size_t>(i)] == 0 && movable_[static_cast<std::size_t>(i)]) newcomers_.push_back(i);
+    const auto at = static_cast<std::size_t>(i);
+    if (card_[at] == 0 && lent_[at] == 0 && movable_[at]) newcomers_.push_back(i);
   }
   std::sort(newcomers_.begin(), newcomers_.end(),
             [this](Index a, Index b) { return key(a) != key(b) ? key(a) > key(b) : a < b; });
@@ -180,10 +271,11 @@ void Adapter::choose_swaps() {
   }
 }
 
-const std::vector<Swap>& Adapter::end_round() {
+const std::vector<Swap>& Adapter::end_round(bool decode) {
   count_round();
   apply_pending();
   update_keys();
+  if (decode && lending_.bytes > 0) choose_loans();
   if (settings_.mode == AdaptMode::kLru || settings_.mode == AdaptMode::kLfu) admit_misses();
   if (settings_.mode == AdaptMode::kSwaps) choose_swaps();
   for (const Index i : met_) uses_[static_cast<std::size_t>(i)] = 0;

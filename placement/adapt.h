@@ -19,11 +19,25 @@
 
 namespace tandem {
 
+//
+// Loans: memory of the card that only long passes need (their work memory, experts on their way) is lent to experts
+// between them. Such an expert stays in RAM as well, so that the memory can be taken back at once (reclaim()), before a
+// pass of more than Lending::rows rows. At the end of every decode round that finds memory free, the next experts are
+// lent places, those of the most routes for their bytes first; as with swaps, they are copied during the next round and
+// hold from the one after. Where a lent expert gives way in a swap, it leaves at once and the newcomer gets its place,
+// and stays in RAM too.
+
 // One expert in, one out, of the same size class.
 struct Swap {
   int in_bank = 0, in_expert = 0;
   int out_bank = 0, out_expert = 0;
+  bool lent = false;  // the place is; `out` has left it
   bool operator==(const Swap&) const = default;
+};
+struct Loan {
+  int bank = 0, expert = 0;
+  std::int64_t at = 0;  // byte of the memory where its place begins
+  bool operator==(const Loan&) const = default;
 };
 
 // kOff    nothing moves.
@@ -42,12 +56,30 @@ struct AdaptSettings {
   int floor_per_bank = 0;  // experts that every bank keeps on the card (what it had at the start, if fewer)
 };
 
+// What is lent, and to whom first: of an expert in RAM that may move, the routes that it is expected to take of
+// kExpectedRows rows, and in the modes that count routes (kLfu, kSwaps) those that it took.
+struct Lending {
+  std::int64_t bytes = 0;  // 0: nothing is lent
+  std::int64_t bytes_per_round = std::int64_t{64} << 20;
+  int rows = kShortRows;         // a pass of more rows needs the memory itself
+  std::vector<double> expected;  // [banks * experts] routes of a row; empty: all alike
+};
+// What a census says weighs as much as this many rows of the text at hand: a third of what the counts come to with the
+// usual half-life.
+inline constexpr double kExpectedRows = 1000;
+
+// The experts that `bytes` are lent to, in this order: those of which `may` is not 0, the largest heat for their bytes
+// first, ties to the lower index (bank * experts + expert). Those that no longer fit are left out. heat and may have
+// banks * experts values, expert_bytes one for each bank.
+std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
+                                       std::span<const std::int64_t> expert_bytes, std::int64_t bytes);
+
 class Adapter {
  public:
   // `expert_bytes` has one value for each bank; banks of one size share slots. `movable` [banks * experts] is false for
   // pinned and banned experts; experts on disk never move. REQUIRES half_life_rows > 0, margin >= 1.
   Adapter(AdaptSettings settings, const ExpertPlacement& start, std::vector<std::int64_t> expert_bytes,
-          std::vector<bool> movable);
+          std::vector<bool> movable, Lending lending = {});
   Adapter(Adapter&&) = default;  // the heaps point into the vectors: a copy would point into the original's
   Adapter(const Adapter&) = delete;
   Adapter& operator=(const Adapter&) = delete;
@@ -55,11 +87,20 @@ class Adapter {
   int banks() const { return banks_; }
   int experts() const { return experts_; }
   bool on_card(int bank, int expert) const { return card_[index(bank, expert)] != 0; }
+  // On the card in lent memory, and in RAM.
+  bool lent(int bank, int expert) const { return on_card(bank, expert) && lent_[index(bank, expert)] != 0; }
   // The routes of `rows` rows in one bank during the round: ids [rows * used], counted hit or miss as they stand now.
   void observe(int bank, std::span<const std::int32_t> ids, std::size_t rows);
-  // Ends the round. Swaps decided at the end of the last round hold from now on; returns those decided now, which are
-  // to be copied during the next round. Valid until the next call. Time: a few heap steps for every expert met.
-  const std::vector<Swap>& end_round();
+  // Ends the round. Swaps and loans decided at the end of the last round hold from now on; returns the swaps decided
+  // now, which are to be copied during the next round, as are loans(). Loans are made at the end of decode rounds.
+  // Valid until the next call. Time: a few heap steps for every expert met; the first loans sort all experts off the
+  // card.
+  const std::vector<Swap>& end_round(bool decode = false);
+  const std::vector<Swap>& swaps() const { return pending_; }
+  const std::vector<Loan>& loans() const { return loans_; }
+  // A pass needs the lent memory: who is in it is off the card from now on, what was decided for it and does not hold
+  // yet is forgotten (counts().swaps has it nevertheless). Between two rounds, or within one.
+  void reclaim();
 
   struct Counts {
     std::uint64_t routes = 0, hits = 0;
@@ -82,6 +123,7 @@ class Adapter {
   void apply_pending();
   void count_round();
   void update_keys();
+  void choose_loans();
   Index victim_for(Index newcomer) const;  // the coldest that may leave for it, or -1
   bool may_replace(Index in, Index out) const;
   void decide(Index in, Index out);  // both are the tops of their heaps
@@ -93,7 +135,7 @@ class Adapter {
   std::vector<std::int64_t> expert_bytes_;
   std::vector<bool> movable_;
   std::vector<char> card_;
-  std::vector<int> on_card_, floor_;  // per bank; on_card_ with the pending swaps done
+  std::vector<int> slots_, floor_;  // per bank; experts in memory that is not lent, with the pending swaps done
   // What an expert is worth keeping: kLru the last round that met it and its uses there, else the decayed count, times
   // weight_, which grows instead of all counts shrinking.
   std::vector<double> key_;
@@ -106,6 +148,13 @@ class Adapter {
   std::vector<std::size_t> bank_rows_;      // rows of this round
   std::vector<Index> newcomers_;            // scratch
   std::vector<Swap> pending_;
+  Lending lending_;
+  std::vector<char> lent_;    // has a place in lent memory, or is promised one in loans_
+  std::vector<Loan> loans_;   // that do not hold yet
+  std::vector<Index> queue_;  // who is lent memory next, since it was last taken back
+  std::size_t queued_ = 0;    // of them, those that have had their turn
+  bool queue_made_ = false;
+  std::int64_t lent_bytes_ = 0;
   Counts counts_;
 };
 

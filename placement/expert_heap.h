@@ -35,6 +35,16 @@ class ExpertHeap {
     place(0, last);
     sink(0);
   }
+  // An expert of this heap leaves it.
+  void remove(std::int32_t expert) {
+    const std::size_t at = position(expert);
+    position(expert, -1);
+    const std::int32_t last = heap_.back();
+    heap_.pop_back();
+    if (last == expert) return;
+    place(at, last);
+    update(last);
+  }
   // The key of this expert has changed.
   void update(std::int32_t expert) {
     rise(position(expert));

@@ -59,9 +59,16 @@ std::int64_t replay_bytes_per_row(const ModelShape& shape);
 // hold two banks of `bank_bytes`, or 512 MiB if that is less; a place holds one expert at least.
 inline constexpr std::int64_t kStreamPlaces = 16;
 std::int64_t stream_ring_bytes(std::int64_t bank_bytes, std::int64_t expert_bytes);
+// Rows of a pass that has work memory of its own beside that of longer ones, where the latter is lent
+// (placement/adapt.h): every verify window, and short questions.
+inline constexpr int kShortRows = 64;
 // What the experts of a pass of so many rows need on a card beside that: for every (row, expert) pair its hidden row,
 // quantised (ff * 11 / 8), and its place in the order of the experts (8).
 std::int64_t long_pass_bytes(const ModelShape& shape, std::int64_t rows);
+
+// What kernels work in on a card beside all that: sums of products of many rows (32 MiB) and of attention, hidden rows
+// of a window's experts, flags. Without it a card of 24 GiB held 61 to 68 MiB more than planned (H200, 2026-12-01).
+inline constexpr std::int64_t kCardWork = std::int64_t{64} << 20;
 
 // Rows of a prompt's pass where nobody says: 512 without a card (vram 0) and on one of less than 8 GiB; 1,024 below 16
 // GiB; 4,096 from there on. A pass is sent all experts that are off the card however many rows it has, so more rows are

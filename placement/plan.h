@@ -50,6 +50,8 @@ struct PlanModel {
   std::int64_t draft_tokens = 0;     // that the head chooses among; 0: all
   std::int64_t draft_head_rows = 0;  // their rows as they are in the file, which stay in RAM; 0: none
   std::int64_t workspace = 0;        // work memory of the largest pass
+  std::int64_t short_workspace = 0;  // of a pass of kShortRows rows or fewer
+  std::int64_t long_workspace = 0;   // of the largest pass without its logits
   std::int64_t prefill_rows = 0;     // rows of the largest pass
 };
 
@@ -92,13 +94,21 @@ struct RoundTime {
 
 struct Plan {
   ExpertPlacement placement;
+  // Memory that only prompts need, apart from other work memory; where the card is full otherwise, it is lent to
+  // experts while text is generated (placement/adapt.h): the first ones in it (bank * experts + expert; in RAM as
+  // well), and the routes that each expert is expected to take of a row.
+  std::int64_t lent_bytes = 0;
+  std::vector<std::int32_t> lent;
+  std::vector<double> expected;
+  // While text is generated: lent experts are on the card.
+  ExpertPlacement generating() const;
   std::vector<PlanItem> items;
   // Used never exceeds the budget in a plan that fits. The reserve is an item too, beside the budget.
   std::int64_t vram_budget = 0, vram_used = 0, vram_reserve = 0;  // budget after the reserve
   std::int64_t ram_budget = 0, ram_used = 0, ram_reserve = 0;
   int slots = 0;                   // experts on the card
   std::vector<int> slots_by_bank;  // of them in each bank
-  double hit_rate = 0;             // expected share of routes on the card
+  double hit_rate = 0;             // expected share of routes on the card, while text is generated
   double hit_rate_bytes = 0;       // the same by bytes
   double misses_per_row = 0;       // expected off-card experts of one row over all banks
   double disk_per_row = 0;         // of them, on disk

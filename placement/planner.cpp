@@ -5,6 +5,7 @@
 #include <numeric>
 #include <set>
 
+#include "placement/adapt.h"
 #include "placement/check.h"
 #include "placement/cost_model.h"
 #include "placement/plan.h"
@@ -20,9 +21,10 @@ constexpr std::int64_t kVramReserve = 512 * kMiB;
 // at least 1 GiB.
 constexpr std::int64_t kRamReserve = kGiB;
 constexpr std::int64_t kRamReserveFraction = 16;
-constexpr int kWindowRows = 16;  // of the largest verify window
+constexpr int kWindowRows = 16;                  // of the largest verify window
+constexpr std::int64_t kRegionSlack = 64 << 10;  // arrays in lent memory begin at multiples of 256 (runtime/region.h)
 
-std::size_t sz(int n) {
+std::size_t sz(std::int64_t n) {
   return static_cast<std::size_t>(n);
 }
 
@@ -53,8 +55,10 @@ std::int64_t swap_bytes(const PlanInput& input) {
 
 class Planner {
  public:
-  Planner(const PlanInput& input, std::int64_t more_vram, std::int64_t more_ram)
+  // lends: prompts have memory of their own, which is lent between them.
+  Planner(const PlanInput& input, std::int64_t more_vram, std::int64_t more_ram, bool lends)
       : input_(input),
+        lends_(lends),
         costs_(input),
         banks_(static_cast<int>(input.model.expert_bytes.size())),
         experts_(input.model.shape.experts),
@@ -85,6 +89,7 @@ class Planner {
         plan_.warnings.push_back("pins and floor_per_layer of the policy have no effect without a card");
     }
     place_off_card();
+    if (plan_.fits()) lend();
     add_expert_items();
     summarise();
     return std::move(plan_);
@@ -144,15 +149,25 @@ class Planner {
     add(side, "recurrent states", state.gdn_state + state.gdn_conv + state.ple_conv + state.replay);
     // On a card the draft block's residuals have a place of their own (Workspace::wide_in).
     const bool staged = input_.card && model.shape.mtp_layers > 0;
-    add(side, "work memory", model.workspace + (staged ? model.prefill_rows * model.shape.wide() * 4 : 0));
+    const auto wide_in = [&](std::int64_t rows) { return staged ? rows * model.shape.wide() * 4 : 0; };
+    const std::int64_t expert = *std::max_element(model.expert_bytes.begin(), model.expert_bytes.end());
+    const bool long_passes = input_.card && model.prefill_rows > kWindowRows;
+    const std::int64_t ring = long_passes ? stream_ring_bytes(expert * model.shape.experts, expert) : 0;
+    const std::int64_t pairs = long_passes ? long_pass_bytes(model.shape, model.prefill_rows) : 0;
+    if (lends_) {
+      // Long passes have a row of logits beside those of a window.
+      add(side, "work memory", kCardWork + model.short_workspace + wide_in(kShortRows) + pairs + model.shape.vocab * 4);
+      plan_.lent_bytes = model.long_workspace + wide_in(model.prefill_rows) + ring + kRegionSlack;
+    } else {
+      add(side, "work memory", (input_.card ? kCardWork : 0) + model.workspace + wide_in(model.prefill_rows));
+    }
     if (slots_possible_) {
       if (input_.card) add(Memory::kVram, "hand-off buffers", handoff_bytes(model.shape));
       if (input_.card) add(Memory::kVram, "swap buffers", swap_bytes(input_));
-      if (input_.card && model.prefill_rows > kWindowRows) {
-        const std::int64_t expert = *std::max_element(model.expert_bytes.begin(), model.expert_bytes.end());
-        add(Memory::kVram, "prompt experts",
-            stream_ring_bytes(expert * model.shape.experts, expert) + long_pass_bytes(model.shape, model.prefill_rows),
-            fmt::format("passes of {}", grouped(model.prefill_rows)));
+      if (plan_.lent_bytes > 0) {
+        plan_.vram_used += plan_.lent_bytes;  // its item tells to whom it is lent: add_expert_items
+      } else if (long_passes) {
+        add(Memory::kVram, "prompt experts", ring + pairs, fmt::format("passes of {}", grouped(model.prefill_rows)));
       }
       add(Memory::kRam, "hand-off buffers", handoff_bytes(model.shape), input_.card ? "pinned" : "");
       // A played card's own spares are in RAM too.
@@ -328,6 +343,7 @@ class Planner {
     } else if (plan_.slots >= slots) {
       plan_.limit = fmt::format("slots: the policy allows {}", grouped(slots));
     } else if (room_left < smallest_open) {
+      vram_full_ = true;
       plan_.limit = input_.plays_card ? "the played card's memory: its slots are full" : "VRAM: the card is full";
     } else {
       plan_.limit = "balance: with more experts the card would take longer than the crew";
@@ -382,7 +398,32 @@ class Planner {
     return moved;
   }
 
+  // Only where the card is full: a limit of the policy, or the balance with the crew, holds for lent experts as well.
+  void lend() {
+    if (!vram_full_) return;
+    const std::size_t all = plan_.placement.place.size();
+    plan_.expected.resize(all);
+    std::vector<double> heat(all);
+    std::vector<char> may(all);
+    for (int bank = 0; bank < banks_; ++bank) {
+      for (int e = 0; e < experts_; ++e) {
+        const std::size_t i = sz(bank * experts_ + e);
+        plan_.expected[i] = costs_.inclusion(bank, e);
+        heat[i] = kExpectedRows * plan_.expected[i];  // as an Adapter has it before it has seen a route
+        may[i] = plan_.placement.place[i] == Place::kRam && !named(input_.policy.bans, bank, e) ? 1 : 0;
+      }
+    }
+    plan_.lent = lent_experts(heat, may, input_.model.expert_bytes, plan_.lent_bytes);
+  }
+
   void add_expert_items() {
+    if (plan_.lent_bytes > 0) {
+      const std::string rows = fmt::format("passes of {}", grouped(input_.model.prefill_rows));
+      plan_.items.push_back(
+          {Memory::kVram, "prompt memory", plan_.lent_bytes,
+           plan_.lent.empty() ? rows
+                              : fmt::format("{}; between prompts {} experts", rows, grouped(std::ssize(plan_.lent)))});
+    }
     const std::int64_t all = std::int64_t{banks_} * experts_;
     const std::int64_t slot_bytes = bytes_of(plan_.slots_by_bank);
     if (slots_possible_ && plan_.slots > 0) {
@@ -419,13 +460,14 @@ class Planner {
 
   void summarise() {
     double routes = 0, hits = 0, bytes = 0, hit_bytes = 0;
+    const ExpertPlacement generating = plan_.generating();
     for (int bank = 0; bank < banks_; ++bank) {
       const double size = static_cast<double>(bank_bytes(bank));
       for (int e = 0; e < experts_; ++e) {
         const double p = costs_.inclusion(bank, e);
         routes += p;
         bytes += p * size;
-        if (plan_.placement.at(bank, e) == Place::kCard) {
+        if (generating.at(bank, e) == Place::kCard) {
           hits += p;
           hit_bytes += p * size;
         }
@@ -439,7 +481,7 @@ class Planner {
     plan_.unknown = costs_.missing();
     if (plan_.unknown.empty() && on_disk_ > 0 && !costs_.disk_known()) plan_.unknown = "the disk's read rate";
     if (!plan_.unknown.empty()) return;
-    for (int drafts = 0; drafts <= max_drafts_; ++drafts) plan_.rounds.push_back(costs_.round(plan_.placement, drafts));
+    for (int drafts = 0; drafts <= max_drafts_; ++drafts) plan_.rounds.push_back(costs_.round(generating, drafts));
     const double spread = input_.hardware.spread;
     if (spread > 0) {
       plan_.slowest = speeds(1.0 - spread);
@@ -454,11 +496,12 @@ class Planner {
     const CostModel costs(other);
     std::vector<double> result;
     for (int drafts = 0; drafts <= max_drafts_; ++drafts)
-      result.push_back(costs.round(plan_.placement, drafts).tokens_per_second());
+      result.push_back(costs.round(plan_.generating(), drafts).tokens_per_second());
     return result;
   }
 
   const PlanInput& input_;
+  bool lends_;
   CostModel costs_;
   int banks_, experts_;
   bool slots_possible_;
@@ -466,23 +509,45 @@ class Planner {
   Plan plan_;
   std::vector<BankOrder> orders_;
   std::int64_t arena_bytes_ = 0, disk_bytes_ = 0, on_disk_ = 0;
-  bool table_in_ram_ = false;
+  bool table_in_ram_ = false, vram_full_ = false;
 };
+
+double best_speed(const Plan& plan) {
+  return plan.rounds.empty() ? 0.0 : plan.best_round()->tokens_per_second();
+}
+
+// With the memory of prompts lent, where that is better: it takes work memory for short passes besides, so that it is
+// not where everything fits without.
+Plan best_plan(const PlanInput& input, std::int64_t more_vram, std::int64_t more_ram) {
+  Plan plain = Planner(input, more_vram, more_ram, false).run();
+  if (!input.card || !input.policy.memory.lend_prompt_memory || input.model.prefill_rows <= kShortRows) return plain;
+  Plan lending = Planner(input, more_vram, more_ram, true).run();
+  if (!lending.fits() || lending.lent.empty()) return plain;
+  const bool better = best_speed(plain) != best_speed(lending) ? best_speed(lending) > best_speed(plain)
+                                                               : lending.hit_rate > plain.hit_rate;
+  return better ? lending : plain;
+}
 
 // The plan with more memory, when that is better.
 std::optional<Plan::Outlook> outlook(const PlanInput& input, const Plan& now, std::int64_t more_vram,
                                      std::int64_t more_ram) {
-  const Plan plan = Planner(input, more_vram, more_ram).run();
-  const auto speed = [](const Plan& of) { return of.rounds.empty() ? 0.0 : of.best_round()->tokens_per_second(); };
-  const bool better = plan.hit_rate > now.hit_rate || plan.disk_per_row < now.disk_per_row || speed(plan) > speed(now);
+  const Plan plan = best_plan(input, more_vram, more_ram);
+  const bool better =
+      plan.hit_rate > now.hit_rate || plan.disk_per_row < now.disk_per_row || best_speed(plan) > best_speed(now);
   if (!better) return std::nullopt;
-  return Plan::Outlook{plan.hit_rate, plan.disk_per_row, speed(plan)};
+  return Plan::Outlook{plan.hit_rate, plan.disk_per_row, best_speed(plan)};
 }
 
 }  // namespace
 
 std::int64_t ExpertPlacement::count(Place where) const {
   return std::count(place.begin(), place.end(), where);
+}
+
+ExpertPlacement Plan::generating() const {
+  ExpertPlacement now = placement;
+  for (const std::int32_t i : lent) now.place[sz(i)] = Place::kCard;
+  return now;
 }
 
 ExpertPlacement all_in_ram(int banks, int experts) {
@@ -497,8 +562,7 @@ const RoundTime* Plan::best_round() const {
 }
 
 Plan make_plan(const PlanInput& input) {
-  Planner planner(input, 0, 0);
-  Plan plan = planner.run();
+  Plan plan = best_plan(input, 0, 0);
   if (!plan.fits()) return plan;
   const bool all_on_card = plan.slots == static_cast<int>(plan.placement.place.size());
   if (input.card && !all_on_card) plan.more_vram = outlook(input, plan, kGiB, 0);

@@ -40,13 +40,16 @@ void check_reserve(const YamlMap& map, std::string_view key, const std::optional
                   fmt::format("raise {0} or lower {0}_reserve", key));
 }
 
+const std::vector<std::string> kMemoryKeys{"vram", "vram_reserve", "ram", "ram_reserve", "slots", "lend_prompt_memory"};
+
 void read_memory(const YamlValue& value, Policy::Memory& memory) {
-  const YamlMap map(value, {"vram", "vram_reserve", "ram", "ram_reserve", "slots"});
+  const YamlMap map(value, kMemoryKeys);
   map.read("vram", memory.vram);
   map.read("vram_reserve", memory.vram_reserve);
   map.read("ram", memory.ram);
   map.read("ram_reserve", memory.ram_reserve);
   map.read("slots", memory.slots, 0, kMostSlots);
+  map.read("lend_prompt_memory", memory.lend_prompt_memory);
   if (memory.ram == 0) map.need("ram").fail("auto or a size above 0");
   check_reserve(map, "vram", memory.vram, memory.vram_reserve);
   check_reserve(map, "ram", memory.ram, memory.ram_reserve);
@@ -150,7 +153,7 @@ void read_expert_rules(const YamlMap& root, Policy& policy) {
   check_apart(policy.pins, policy.bans);
   const YamlValue* memory = root.find("memory");
   if (memory == nullptr) return;
-  const YamlMap limits(*memory, {"vram", "vram_reserve", "ram", "ram_reserve", "slots"});
+  const YamlMap limits(*memory, kMemoryKeys);
   if (policy.memory.vram == 0) check_slots(limits.need("vram"), 0, map, policy);
   if (policy.memory.slots) check_slots(limits.need("slots"), *policy.memory.slots, map, policy);
 }

@@ -37,6 +37,7 @@ struct Policy {
     std::optional<std::int64_t> ram;           // bytes that Tandem may use in RAM; auto: what is available
     std::optional<std::int64_t> ram_reserve;   // of them left alone for everything else
     std::optional<int> slots;                  // expert slots on the card, at most; auto: as many as fit
+    bool lend_prompt_memory = true;            // to experts, between prompts
   } memory;
 
   Objective objective = Objective::kRoundTime;

@@ -11,12 +11,6 @@
 namespace tandem {
 namespace {
 
-Adapter::Counts run_round(Adapter& adapter, const TraceRound& round) {
-  for (const TraceBlock& block : round.blocks) adapter.observe(block.bank, block.ids, block.rows);
-  adapter.end_round();
-  return adapter.counts();
-}
-
 // Counts the different experts of a pass; `seen` holds the number of the last pass that met an expert.
 class MetCounter {
  public:
@@ -67,7 +61,7 @@ std::vector<ReplayResult> replay(const std::function<bool(TraceRound&)>& next, s
   std::vector<Adapter> adapters;
   std::vector<ReplayResult> results;
   for (const ReplayCase& c : cases) {
-    adapters.emplace_back(c.settings, c.start, c.expert_bytes, c.movable);
+    adapters.emplace_back(c.settings, c.start, c.expert_bytes, c.movable, c.lending);
     ReplayResult result;
     result.name = c.name;
     result.decode_banks.resize(static_cast<std::size_t>(c.start.banks));
@@ -81,12 +75,16 @@ std::vector<ReplayResult> replay(const std::function<bool(TraceRound&)>& next, s
     for (std::size_t i = 0; i < adapters.size(); ++i) {
       ReplayResult& result = results[i];
       const Adapter::Counts before = result.counts;
-      if (round.phase == Phase::kDecode) {
-        for (const TraceBlock& block : round.blocks)
+      const bool decode = round.phase == Phase::kDecode;
+      for (const TraceBlock& block : round.blocks) {
+        if (std::cmp_greater(block.rows, cases[i].lending.rows)) adapters[i].reclaim();
+        if (decode)
           met->add(adapters[i], cases[i].start, block, result.decode_banks[static_cast<std::size_t>(block.bank)]);
+        adapters[i].observe(block.bank, block.ids, block.rows);
       }
-      result.counts = run_round(adapters[i], round);
-      if (round.phase == Phase::kDecode) {
+      adapters[i].end_round(decode);
+      result.counts = adapters[i].counts();
+      if (decode) {
         result.decode_routes += result.counts.routes - before.routes;
         result.decode_hits += result.counts.hits - before.hits;
         result.decode_misses += result.counts.misses - before.misses;

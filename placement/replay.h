@@ -20,6 +20,7 @@ struct ReplayCase {
   ExpertPlacement start;
   std::vector<std::int64_t> expert_bytes;  // of each bank
   std::vector<bool> movable;               // [banks * experts]
+  Lending lending = {};
 };
 
 // Hits over some rounds in a row.

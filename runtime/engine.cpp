@@ -122,6 +122,7 @@ std::unique_ptr<Pipeline> make_pipeline(const EngineOptions& options, const Poli
   if (options.plan) {
     load.placement = report.plan.placement;
     load.adapt = adapt_settings(policy);
+    load.lending = plan_lending(report.plan);
     load.movable = movable_experts(policy, load.placement->banks, load.placement->experts);
     load.lock_memory = policy.crew.lock_memory && report.plan.slots > 0;
     load.ngram_in_ram = report.plan.ngram_in_ram;

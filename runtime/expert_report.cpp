@@ -45,6 +45,9 @@ std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStat
                               size(store.card_bytes()), now.count(Place::kRam), size(store.ram_bytes()),
                               size(store.ram().locked()), now.count(Place::kDisk))}};
   if (!store.has_card()) return lines;
+  if (const Region* memory = store.prompt_memory())
+    lines.push_back({"lent", fmt::format("{} of those in RAM are on the card too, in {} that long prompts need",
+                                         grouped(static_cast<std::int64_t>(store.lent())), size(memory->bytes()))});
   if (stats.prefill.rounds > 0) lines.push_back({"prompt hits", phase_text(stats.prefill)});
   if (stats.decode.rounds > 0) lines.push_back({"answer hits", phase_text(stats.decode)});
   const ExpertCounts& waited = stats.decode.rounds > 0 ? stats.decode : stats.prefill;

@@ -59,8 +59,9 @@ ExpertCounts& ExpertCounts::operator+=(const ExpertCounts& more) {
   return *this;
 }
 
-ExpertStore::ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card,
-                         const ParallelFor& parallel) {
+ExpertStore::ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card, const ParallelFor& parallel,
+                         std::shared_ptr<Region> prompt_memory)
+    : prompt_memory_(std::move(prompt_memory)) {
   place(model, options, card);
   fill(model, parallel, options);
   if (card_ != nullptr && ram_.bytes() > 0) {
@@ -137,13 +138,19 @@ void ExpertStore::place(const Model& model, const LoadOptions& options, CardMemo
       classes_[c].spare_ram.push_back(ram_.data() + ram_at[c] + i * classes_[c].bytes);
     }
 
-  if (slots_ > 0) {
+  kept_.assign(blobs_.size(), nullptr);
+  if (slots_ > 0 || prompt_memory_) {
+    CHECK(card != nullptr && (!prompt_memory_ || std::cmp_equal(prompt_memory_->bytes(), options.lending.bytes)),
+          "{} bytes to lend", options.lending.bytes);
     std::vector<std::int64_t> sizes;
     for (const Bank& bank : banks_) sizes.push_back(bank.layout ? static_cast<std::int64_t>(bank.layout->bytes) : 0);
     std::vector<bool> movable = options.movable;
     if (movable.empty()) movable.assign(blobs_.size(), true);
     seen_.assign(static_cast<std::size_t>(experts_), 0);
-    adapter_.emplace(options.adapt, placement, std::move(sizes), std::move(movable));
+    Lending lending = options.lending;
+    if (!prompt_memory_) lending.bytes = 0;
+    short_rows_ = static_cast<std::size_t>(lending.rows);
+    adapter_.emplace(options.adapt, placement, std::move(sizes), std::move(movable), std::move(lending));
     moving_.reserve(64);
   }
   start_ = std::move(placement);
@@ -251,22 +258,34 @@ void ExpertStore::begin_round(bool decode, std::size_t rows) {
 void ExpertStore::end_round() {
   if (!std::exchange(open_, false)) return;
   finish_moves();
-  const std::vector<Swap>& swaps = adapter_->end_round();
+  adapter_->end_round(decode_);
   ExpertCounts round = counts_between(adapter_->counts(), before_);
   round.rows = rows_;
   round.crew_wait_seconds = std::exchange(crew_wait_, 0.0);
   round.copy_wait_seconds = std::exchange(copy_wait_, 0.0);
   before_ = adapter_->counts();
   (decode_ ? stats_.decode : stats_.prefill) += round;
-  begin_moves(swaps);
+  begin_moves();
 }
 
-void ExpertStore::begin_moves(std::span<const Swap> swaps) {
+// What the adapter has decided at the end of this round.
+void ExpertStore::begin_moves() {
   copies_.clear();
-  for (const Swap& swap : swaps) {
+  for (const Loan& loan : adapter_->loans()) {
+    std::uint8_t* const place = prompt_memory_->data() + loan.at;
+    copies_.push_back({place, blob(loan.bank, loan.expert), layout(loan.bank)->bytes});
+    moving_.push_back({{loan.bank, loan.expert, -1, -1, true}, place, nullptr, true});
+  }
+  for (const Swap& swap : adapter_->swaps()) {
     SizeClass& c = classes_[static_cast<std::size_t>(banks_[static_cast<std::size_t>(swap.in_bank)].size_class)];
-    Move move{swap, nullptr, nullptr};
-    if (!c.spare_card.empty()) {
+    Move move{swap, nullptr, nullptr, swap.lent};
+    if (swap.lent) {
+      const std::size_t out = at(swap.out_bank, swap.out_expert);
+      move.card_slot = std::exchange(blobs_[out], std::exchange(kept_[out], nullptr));
+      copies_.push_back({move.card_slot, blob(swap.in_bank, swap.in_expert), c.bytes});
+      --lent_;
+      ++moves_;  // `out` has left
+    } else if (!c.spare_card.empty()) {
       move.card_slot = c.spare_card.back();
       move.ram_cell = c.spare_ram.back();
       c.spare_card.pop_back();
@@ -288,6 +307,11 @@ void ExpertStore::finish_moves() {
     const Swap& swap = move.swap;
     SizeClass& c = classes_[static_cast<std::size_t>(banks_[static_cast<std::size_t>(swap.in_bank)].size_class)];
     std::uint8_t*& in = blobs_[at(swap.in_bank, swap.in_expert)];
+    if (move.lent) {
+      kept_[at(swap.in_bank, swap.in_expert)] = std::exchange(in, move.card_slot);
+      ++lent_;
+      continue;
+    }
     std::uint8_t*& out = blobs_[at(swap.out_bank, swap.out_expert)];
     if (move.card_slot == nullptr) {
       card_->exchange(out, in, c.bytes);
@@ -304,17 +328,35 @@ void ExpertStore::finish_moves() {
   copy_wait_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
+void ExpertStore::reclaim() {
+  if (!prompt_memory_) return;
+  adapter_->reclaim();
+  const std::size_t under_way = std::erase_if(moving_, [](const Move& move) { return move.lent; });
+  if (under_way == 0 && lent_ == 0) return;
+  if (!copies_.empty()) card_->wait();
+  copies_.clear();  // those of other moves have ended as well
+  for (std::size_t i = 0; i < kept_.size(); ++i)
+    if (kept_[i] != nullptr) blobs_[i] = std::exchange(kept_[i], nullptr);
+  lent_ = 0;
+  ++moves_;
+}
+
 ExpertPlacement ExpertStore::placement() const {
   ExpertPlacement now = start_;
   if (!adapter_) return now;
   for (int b = 0; b < banks(); ++b)
     for (int e = 0; e < experts_; ++e)
-      if (now.at(b, e) != Place::kDisk) now.at(b, e) = adapter_->on_card(b, e) ? Place::kCard : Place::kRam;
+      if (now.at(b, e) != Place::kDisk)
+        now.at(b, e) = adapter_->on_card(b, e) && !adapter_->lent(b, e) ? Place::kCard : Place::kRam;
   return now;
 }
 
 bool ExpertStore::in_card(const std::uint8_t* blob) const {
-  return blob >= card_memory_.get() && blob < card_memory_.get() + card_bytes_;
+  const auto within = [blob](const std::uint8_t* first, std::size_t bytes) {
+    return blob >= first && blob < first + bytes;
+  };
+  return within(card_memory_.get(), card_bytes_) ||
+         (prompt_memory_ && within(prompt_memory_->data(), prompt_memory_->bytes()));
 }
 
 void ExpertStore::check_blob(int bank, int expert, const std::uint8_t* data, const char* where) const {

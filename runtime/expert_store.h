@@ -15,6 +15,7 @@
 #include "runtime/arena.h"
 #include "runtime/expert_blob.h"
 #include "runtime/ops.h"
+#include "runtime/region.h"
 #include "runtime/tail_skip.h"
 
 namespace tandem {
@@ -76,8 +77,10 @@ struct ExpertStats {
 class ExpertStore {
  public:
   // Reads and packs every expert that the placement puts on the card or in RAM. Banks without a tile layout stay in the
-  // file. `card` may be null when nothing is placed on it.
-  ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card, const ParallelFor& parallel);
+  // file. `card` may be null when nothing is placed on it. `prompt_memory` is memory of the card of lending.bytes
+  // bytes; null: nothing is lent.
+  ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card, const ParallelFor& parallel,
+              std::shared_ptr<Region> prompt_memory = nullptr);
   ~ExpertStore();  // ends running copies
   // Bytes of the file that such a load reads.
   static std::size_t load_bytes(const Model& model, const LoadOptions& options);
@@ -100,6 +103,14 @@ class ExpertStore {
   void begin_round(bool decode, std::size_t rows);
   // Ends the open round, if there is one: moves that have been copied take effect, new ones begin.
   void end_round();
+  // A pass of more than LoadOptions::lending.rows rows is about to begin: what was lent of the card's memory is taken
+  // back, and free when this returns. It is lent again when decode rounds follow.
+  void reclaim();
+  // The memory that is lent; null: none. The same for all loads of one model.
+  Region* prompt_memory() const { return prompt_memory_.get(); }
+  std::size_t short_rows() const { return short_rows_; }  // of the longest pass that does not need it
+  // Experts in lent memory now.
+  std::size_t lent() const { return lent_; }
   void add_crew_wait(double seconds) { crew_wait_ += seconds; }  // in the round that runs
   TailSkip& tail_skip() { return tail_skip_; }                   // lossy; off at the start
 
@@ -110,6 +121,7 @@ class ExpertStore {
     end_round();
     return stats_;
   }
+  // Experts in lent memory count as in RAM, where they are as well.
   ExpertPlacement placement() const;
   // Changes whenever an expert has changed its place.
   std::uint64_t moves() const { return moves_; }
@@ -136,13 +148,14 @@ class ExpertStore {
     Swap swap;
     std::uint8_t* card_slot;  // where `in` goes; null: the two are exchanged when the move takes effect
     std::uint8_t* ram_cell;   // where `out` goes
+    bool lent;                // into lent memory; nobody goes out, or has left it already
   };
   std::size_t at(int bank, std::int32_t expert) const {
     return static_cast<std::size_t>(bank) * static_cast<std::size_t>(experts_) + static_cast<std::size_t>(expert);
   }
   void place(const Model& model, const LoadOptions& options, CardMemory* card);
   void fill(const Model& model, const ParallelFor& parallel, const LoadOptions& options);
-  void begin_moves(std::span<const Swap> swaps);
+  void begin_moves();
   void finish_moves();
   bool in_card(const std::uint8_t* blob) const;
   void check_blob(int bank, int expert, const std::uint8_t* blob, const char* where) const;
@@ -151,6 +164,7 @@ class ExpertStore {
   std::vector<Bank> banks_;
   std::vector<SizeClass> classes_;
   std::vector<std::uint8_t*> blobs_;      // [banks * experts]
+  std::vector<std::uint8_t*> kept_;       // [banks * experts]: in RAM, of experts in lent memory; else null
   std::vector<std::uint64_t> checksums_;  // XXH3 of each blob as packed
   ExpertPlacement start_;
   std::optional<Adapter> adapter_;
@@ -158,6 +172,8 @@ class ExpertStore {
   std::shared_ptr<std::uint8_t> card_memory_;
   std::size_t card_bytes_ = 0, slots_ = 0;
   Arena ram_;
+  std::shared_ptr<Region> prompt_memory_;
+  std::size_t lent_ = 0, short_rows_ = 0;
   bool ram_pinned_ = false;
   std::vector<Move> moving_;
   std::vector<CardMemory::Copy> copies_;

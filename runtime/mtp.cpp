@@ -61,7 +61,6 @@ MtpHead::~MtpHead() = default;
 PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<const TokenId> next, PassMode mode,
                             LogitRows logits, const std::optional<DraftChoice>& choice) {
   Pipeline::Impl& shared = impl_->shared;
-  Workspace& ws = *shared.ws;
   const ModelShape& shape = shared.model.shape;
   const std::size_t w = next.size(), position = state.mtp.rows + state.mtp.pending;
   CHECK(w > 0 && w == wide.rows && w <= shared.max_rows, "{} tokens, {} rows", w, wide.rows);
@@ -70,6 +69,7 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   CHECK(!choice || logits == LogitRows::kLast, "a draft is chosen from the last row");
 
   const bool sparse = impl_->attention == MtpAttention::kSparse;
+  Workspace& ws = shared.begin(w);
   shared.prepare(impl_->weights.token_embd, next, position);
   // The rows may be the last pass's own.
   const bool sent = !shared.ops.memory().is_host();

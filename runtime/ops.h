@@ -177,6 +177,7 @@ struct LoadOptions {
   std::optional<ExpertPlacement> placement;  // empty: every expert in RAM
   AdaptSettings adapt;
   std::vector<bool> movable;  // [banks * experts]; empty: all
+  Lending lending;            // of the card's memory that only longer passes than lending.rows need
   bool lock_memory = false;   // keep the experts in RAM locked
   bool huge_pages = true;
   // A pass of this many rows or more has the experts that are off the card sent to it rather than computed by the crew,

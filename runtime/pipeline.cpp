@@ -20,8 +20,24 @@ Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, cons
       output_hc(make_hc_params(ops_.memory(), model_.output_hc)) {
   for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(ops.memory(), layer));
   if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table, options.ngram_in_ram);
-  ws = std::make_unique<Workspace>(ops.memory(), model.shape, max_rows,
-                                   static_cast<std::size_t>(model.shape.max_positions), options.part_rows);
+  const auto context = static_cast<std::size_t>(model.shape.max_positions);
+  Region* const lent = loaded.experts ? loaded.experts->prompt_memory() : nullptr;
+  const std::size_t short_rows = lent == nullptr ? max_rows : loaded.experts->short_rows();
+  CHECK(short_rows >= kMaxWindow, "memory for passes of {} rows and more is lent", short_rows + 1);
+  work = std::make_unique<Workspace>(ops.memory(), model.shape, std::min(max_rows, short_rows), context,
+                                     options.part_rows);
+  if (short_rows < max_rows)
+    long_work = std::make_unique<Workspace>(ops.memory(), *lent, model.shape, max_rows, context, options.part_rows);
+  ws = work.get();
+}
+
+Workspace& Pipeline::Impl::begin(std::size_t rows) {
+  ws = work.get();
+  if (rows > work->max_rows) {
+    ws = long_work.get();
+    loaded.experts->reclaim();
+  }
+  return *ws;
 }
 
 void Pipeline::Impl::prepare(const WeightView& table, std::span<const TokenId> tokens, std::size_t position) const {
@@ -156,13 +172,14 @@ void Pipeline::set_route_observer(RouteObserver* observer) {
 PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> tokens, PassMode mode, LogitRows logits,
                              const std::optional<TokenChoice>& choice) {
   Impl& impl = *impl_;
-  Workspace& ws = *impl.ws;
   const ModelShape& shape = impl.model.shape;
   const std::size_t w = tokens.size();
   CHECK(w > 0 && w <= (mode == PassMode::kWindow ? kMaxWindow : impl.max_rows), "{} rows in a pass", w);
   CHECK(state.pending() == 0, "{} rows of an open window", state.pending());
   CHECK(w <= state.room(), "{} rows with room for {}", w, state.room());
 
+  if (impl.loaded.experts) impl.loaded.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
+  Workspace& ws = impl.begin(w);
   impl.prepare(impl.model.token_embd, tokens, state.position());
   // Rows of the n-gram table are looked up, on the disk perhaps, while the first layers run.
   const auto gather = [&] {
@@ -180,7 +197,6 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   if (impl.ngrams) late.emplace(gather);
   ws.reserve_logits(logit_rows(w, logits), impl.model.output.rows);
   Pass pass = impl.make_pass(state, -1, state.position(), 0, w, mode);
-  if (pass.experts != nullptr) pass.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
   const Wanted wanted{.rows = logits,
                       .fetched = !choice,
                       .choice = choice,

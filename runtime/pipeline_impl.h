@@ -31,10 +31,14 @@ struct Pipeline::Impl {
   std::vector<LayerParams> layers;
   HcParams output_hc;
   std::optional<NgramTable> ngrams;
-  std::unique_ptr<Workspace> ws;
+  // Of all passes; or, where the machine lends the memory of the longer ones, of the short ones and of the long ones.
+  std::unique_ptr<Workspace> work, long_work;
+  Workspace* ws = nullptr;  // of the pass that runs, or was the last
   StageTap tap;
   RouteObserver* route_observer = nullptr;
 
+  // A pass of so many rows is next: `ws` is its own from here on.
+  Workspace& begin(std::size_t rows);
   // What a pass is given by the host, into the staging areas: embedding rows of `table`, RoPE of its positions and of
   // the blocks that it may complete.
   void prepare(const WeightView& table, std::span<const TokenId> tokens, std::size_t position) const;

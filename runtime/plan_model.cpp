@@ -97,7 +97,12 @@ PlanModel plan_model(const Model& model, std::int64_t prefill_rows, std::int64_t
   });
   const auto window = static_cast<std::int64_t>(kMaxWindow);
   plan.prefill_rows = std::max(prefill_rows, window);
-  plan.workspace = workspace_bytes(model.shape, plan.prefill_rows, model.shape.max_positions, window);
+  const auto bytes = [&](std::int64_t rows, std::int64_t logit_rows) {
+    return workspace_bytes(model.shape, rows, model.shape.max_positions, logit_rows);
+  };
+  plan.workspace = bytes(plan.prefill_rows, window);
+  plan.short_workspace = bytes(kShortRows, window);
+  plan.long_workspace = bytes(plan.prefill_rows, 0);
   return plan;
 }
 

@@ -99,4 +99,12 @@ AdaptSettings adapt_settings(const Policy& policy) {
           policy.floor_per_layer};
 }
 
+Lending plan_lending(const Plan& plan) {
+  Lending lending;
+  if (plan.lent.empty()) return lending;
+  lending.bytes = plan.lent_bytes;
+  lending.expected = plan.expected;
+  return lending;
+}
+
 }  // namespace tandem

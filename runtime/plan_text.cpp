@@ -159,15 +159,24 @@ Json outlook_json(const std::optional<Plan::Outlook>& outlook) {
           {"tokens_per_second", outlook->tokens_per_second}};
 }
 
-Json experts_at(const Plan& plan, Place where) {
+// By bank, those of which is(bank, expert).
+template <typename Is>
+Json experts_that(const ExpertPlacement& placement, Is&& is) {
   Json banks = Json::array();
-  for (int b = 0; b < plan.placement.banks; ++b) {
+  for (int b = 0; b < placement.banks; ++b) {
     Json experts = Json::array();
-    for (int e = 0; e < plan.placement.experts; ++e)
-      if (plan.placement.at(b, e) == where) experts.push_back(e);
+    for (int e = 0; e < placement.experts; ++e)
+      if (is(b, e)) experts.push_back(e);
     banks.push_back(std::move(experts));
   }
   return banks;
+}
+Json experts_at(const Plan& plan, Place where) {
+  return experts_that(plan.placement, [&](int b, int e) { return plan.placement.at(b, e) == where; });
+}
+Json experts_lent(const Plan& plan) {
+  const ExpertPlacement generating = plan.generating();
+  return experts_that(generating, [&](int b, int e) { return generating.at(b, e) != plan.placement.at(b, e); });
 }
 
 Json json_of(const Plan& plan) {
@@ -186,6 +195,7 @@ Json json_of(const Plan& plan) {
           {"experts", plan.placement.place.size()},
           {"slots", plan.slots},
           {"slots_by_bank", plan.slots_by_bank},
+          {"lent_bytes", plan.lent_bytes},
           {"hit_rate", plan.hit_rate},
           {"hit_rate_bytes", plan.hit_rate_bytes},
           {"misses_per_token", plan.misses_per_row},
@@ -219,7 +229,7 @@ std::string plan_text(const PlanReport& report) {
 }
 
 std::string explain_layer(const PlanReport& report, int bank) {
-  const ExpertPlacement& placement = report.plan.placement;
+  const ExpertPlacement placement = report.plan.generating();
   CHECK(bank >= 0 && bank < placement.banks, "layer {} of {}", bank, placement.banks);
   std::vector<int> on, off;
   for (int e = 0; e < placement.experts; ++e) (placement.at(bank, e) == Place::kCard ? on : off).push_back(e);
@@ -240,6 +250,8 @@ std::string explain_layer(const PlanReport& report, int bank) {
   }
   if (!on.empty()) text += fmt::format("  {:<24}{:>5}{:>7.2f} %\n", "coldest on the card", on.back(), share(on.back()));
   if (!off.empty()) text += fmt::format("  {:<24}{:>5}{:>7.2f} %\n", "hottest off it", off.front(), share(off.front()));
+  if (const auto lent = std::ssize(on) - report.plan.slots_by_bank[static_cast<std::size_t>(bank)]; lent > 0)
+    text += fmt::format("  {} of them between prompts only\n", lent);
   return text;
 }
 
@@ -251,6 +263,7 @@ std::string plan_json(const PlanReport& report) {
   json.update(json_of(report.plan));
   json["on_card"] = experts_at(report.plan, Place::kCard);
   json["on_disk"] = experts_at(report.plan, Place::kDisk);
+  json["lent"] = experts_lent(report.plan);
   Json others = Json::array();
   for (const WhatIf& other : report.what_ifs) {
     Json entry{{"what_if", other.label}};

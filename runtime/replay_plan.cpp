@@ -17,6 +17,7 @@ void add_draft_bank(ReplayCase& replay, const TraceHeader& header) {
   replay.start.place.resize(replay.start.place.size() + static_cast<std::size_t>(header.experts), Place::kRam);
   replay.expert_bytes.push_back(replay.expert_bytes.back());
   replay.movable.resize(replay.start.place.size(), false);
+  if (!replay.lending.expected.empty()) replay.lending.expected.resize(replay.start.place.size(), 0.0);
 }
 
 PlannedCase planned_case(const PlanOptions& options, const std::string& name, const TraceHeader& header) {
@@ -27,6 +28,7 @@ PlannedCase planned_case(const PlanOptions& options, const std::string& name, co
   result.replay.name = name;
   result.shortfall = report.plan.shortfall;
   result.replay.settings = adapt_settings(policy);
+  result.replay.lending = plan_lending(report.plan);
   result.replay.start = std::move(report.plan.placement);
   result.replay.expert_bytes = result.input->model.expert_bytes;
   result.replay.movable = movable_experts(policy, result.replay.start.banks, result.replay.start.experts);

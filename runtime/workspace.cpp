@@ -12,8 +12,9 @@ std::size_t sz(std::int64_t n) {
 }
 }  // namespace
 
-Workspace::Workspace(MachineMemory& m, const ModelShape& shape, std::size_t w, std::size_t context, std::size_t part)
-    : memory(m),
+Workspace::Workspace(MachineMemory& growing, MachineMemory& m, const ModelShape& shape, std::size_t w,
+                     std::size_t context, std::size_t part)
+    : memory(growing),
       max_rows(w),
       part_rows(std::min(part, w)),
       embedding(m, w, sz(shape.hidden)),
@@ -73,7 +74,9 @@ Workspace::Workspace(MachineMemory& m, const ModelShape& shape, std::size_t w, s
   const std::size_t banks = sz(shape.layers + shape.mtp_layers);
   route_log_bytes_ = banks * w * sz(shape.experts_used) * sizeof(std::int32_t);
   route_log_ = m.allocate_staging(route_log_bytes_);
-  reserve_positions(part_rows, std::min(context, sz(shape.indexer_budget + shape.indexer_ratio)));
+  position_stride = std::min(context, sz(shape.indexer_budget + shape.indexer_ratio));
+  positions = {m, part_rows * position_stride};
+  position_count = {m, part_rows};
 }
 
 void Workspace::reserve_logits(std::size_t rows, std::size_t tokens) {

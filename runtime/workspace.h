@@ -57,8 +57,13 @@ class StagedBuffer {
 inline constexpr std::size_t kPartRows = 1024;
 
 struct Workspace {
-  Workspace(MachineMemory& memory, const ModelShape& shape, std::size_t max_rows, std::size_t context,
-            std::size_t part_rows = kPartRows);
+  // For passes of up to `rows` rows in parts of `part`. `fixed` is where all of it lies but the two buffers that grow,
+  // which are in `growing`: memory of the same machine.
+  Workspace(MachineMemory& growing, MachineMemory& fixed, const ModelShape& shape, std::size_t rows,
+            std::size_t context, std::size_t part = kPartRows);
+  Workspace(MachineMemory& m, const ModelShape& shape, std::size_t rows, std::size_t context,
+            std::size_t part = kPartRows)
+      : Workspace(m, m, shape, rows, context, part) {}
 
   MachineMemory& memory;
   std::size_t max_rows, part_rows;

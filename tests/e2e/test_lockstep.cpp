@@ -10,6 +10,7 @@
 #include "runtime/expert_store.h"
 #include "runtime/plan_report.h"
 #include "runtime/route_recorder.h"
+#include "runtime/workspace.h"
 #include "tests/e2e/model_machine.h"
 #include "tests/e2e/nano_prompts.h"
 #include "tests/synthetic_model.h"
@@ -258,6 +259,78 @@ TEST(Lockstep, TheStoreTakesWhatWasPlanned) {
   }
 }
 
+// Memory for passes of more than 16 rows, a little too small for the work memory of 64, lent three experts at a time.
+Lending some_lending() {
+  Lending lending;
+  lending.rows = static_cast<int>(kMaxWindow);
+  lending.bytes = workspace_bytes(nano().shape, 64, nano().shape.max_positions, 0) - (64 << 10);
+  lending.bytes_per_round = 100 << 10;
+  lending.expected.resize(static_cast<std::size_t>(bank_count() * expert_count()));
+  for (std::size_t i = 0; i < lending.expected.size(); ++i) lending.expected[i] = static_cast<double>(i % 7) / 256.0;
+  return lending;
+}
+
+// Work memory of prompts and experts take turns in the same bytes: the logits are those of a run without that.
+TEST(Lockstep, LentMemoryGivesTheSameLogits) {
+  SKIP_WITHOUT_MACHINE();
+  const auto run = [](const AdaptMode mode, const Lending& lending, std::uint64_t& hits, std::size_t& lent) {
+    const auto ops = make_model_machine(2);
+    LoadOptions load;
+    load.placement = random_placement(0.2, 0, 8);
+    load.adapt.mode = mode;
+    load.lending = lending;
+    load.stream_rows = 40;
+    load.part_rows = 32;
+    Pipeline pipeline(nano(), *ops, 64, load);
+    MtpHead draft(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
+    std::vector<float> seen;
+    const auto see = [&](ConstRows rows) {
+      for (std::size_t r = 0; r < rows.rows; ++r) seen.insert(seen.end(), rows.row(r), rows.row(r) + rows.cols);
+    };
+    for (const Prompt& tokens : prompts()) {
+      SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+      std::size_t row = 0;
+      for (int turn = 0; turn < 3 && state.position() + 120 < tokens.size(); ++turn) {
+        // A long pass, a short one of a prompt, one that the crew computes; then windows, and the draft block.
+        for (const std::size_t rows : {64U, 9U, 20U}) {
+          const PassOutput out = pipeline.forward(state, std::span(tokens).subspan(state.position(), rows),
+                                                  PassMode::kCommit, LogitRows::kLast);
+          see(out.logits);
+          const std::vector<float> wide(out.wide.row(0), out.wide.row(0) + rows * out.wide.cols);
+          see(draft
+                  .forward(state, {wide.data(), rows, out.wide.cols}, std::span(tokens).subspan(row + 1, rows),
+                           PassMode::kCommit, LogitRows::kLast)
+                  .logits);
+          row += rows;
+          EXPECT_TRUE(rows == 9 || pipeline.experts()->lent() == 0);
+        }
+        for (int round = 0; round < 8; ++round) {
+          see(pipeline
+                  .forward(state, std::span(tokens).subspan(state.position(), 3), PassMode::kWindow, LogitRows::kAll)
+                  .logits);
+          state.keep(2);
+        }
+        lent = std::max(lent, pipeline.experts()->lent());
+      }
+      if (kRaceDetector) break;
+    }
+    pipeline.experts()->verify();
+    hits = pipeline.experts()->stats().decode.hits;
+    return seen;
+  };
+  for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kSwaps}) {
+    std::uint64_t hits = 0, more_hits = 0;
+    std::size_t none = 0, lent = 0;
+    const std::vector<float> expected_logits = run(mode, {}, hits, none);
+    const std::vector<float> logits = run(mode, some_lending(), more_hits, lent);
+    EXPECT_EQ(none, 0U);
+    EXPECT_GT(lent, 10U);
+    EXPECT_GT(more_hits, hits);
+    ASSERT_EQ(logits.size(), expected_logits.size());
+    EXPECT_EQ(std::memcmp(logits.data(), expected_logits.data(), logits.size() * sizeof(float)), 0);
+  }
+}
+
 // A replay of the recorded routes predicts a live run to the route: prompts in chunks, then windows of several rows.
 TEST(Lockstep, ReplayPredictsTheRun) {
   SKIP_WITHOUT_MACHINE();
@@ -272,6 +345,7 @@ TEST(Lockstep, ReplayPredictsTheRun) {
       load.adapt.mode = mode;
       load.adapt.swaps_per_round = 3;
       load.adapt.half_life_rows = 50;
+      if (share == 0.4) load.lending = some_lending();
       Pipeline pipeline(nano(), *ops, 512, load);
       RouteRecorder recorder;
       pipeline.set_route_observer(&recorder);
@@ -302,7 +376,7 @@ TEST(Lockstep, ReplayPredictsTheRun) {
       recorder.take_into(census, &writer);
       writer.finish();
 
-      ReplayCase same{"live", load.adapt, *load.placement, {}, {}};
+      ReplayCase same{"live", load.adapt, *load.placement, {}, {}, load.lending};
       for (int b = 0; b < census.banks; ++b)
         same.expert_bytes.push_back(static_cast<std::int64_t>(pipeline.experts()->layout(b)->bytes));
       same.movable.assign(load.placement->place.size(), true);
@@ -318,6 +392,7 @@ TEST(Lockstep, ReplayPredictsTheRun) {
       EXPECT_EQ(replayed.counts.swaps, live.swaps);
       EXPECT_EQ(replayed.decode_hits, pipeline.experts()->stats().decode.hits);
       EXPECT_GT(live.hits, 0U);
+      EXPECT_EQ(pipeline.experts()->lent() > 0, share == 0.4);
       if (mode != AdaptMode::kOff) {
         EXPECT_GT(live.swaps, 0U);
       }

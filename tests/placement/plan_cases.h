@@ -68,12 +68,14 @@ inline PlanInput real_input() {
   input.model.weights.embedding = 680 * 1000 * 1000LL;
   input.model.weights.ngram_table = 28800 * 1000 * 1000LL;
   input.model.expert_bytes.assign(49, 1900 * 1024);
-  input.model.dense_packed = 4000 * 1000 * 1000LL;
+  input.model.dense_packed = 3930 * 1000 * 1000LL;
   input.model.shared_packed = 250 * 1000 * 1000LL;
   input.model.head_packed = 520 * 1000 * 1000LL;
   input.model.draft_packed = 80 * 1000 * 1000LL;
   input.model.draft_head_packed = input.model.head_packed;
   input.model.workspace = 300 * kMiB;
+  input.model.short_workspace = 40 * kMiB;
+  input.model.long_workspace = 290 * kMiB;
   input.hardware = test_machine();
   input.shares = power_shares(49, 512, 10, 0.9, 5);
   input.state.context = 32768;
@@ -113,8 +115,8 @@ inline PlanInput small_input(Random& random, bool equal_sizes, int max_experts =
   input.card = true;
   const std::int64_t all = 16 * kMiB * banks * shape.experts / 8;
   input.hardware.gpu->vram_total = 0;
-  input.hardware.gpu->vram_free =
-      input.model.dense_packed + 3 * kMiB + static_cast<std::int64_t>(uniform(random, 0, 1) * static_cast<double>(all));
+  input.hardware.gpu->vram_free = kCardWork + input.model.dense_packed + 3 * kMiB +
+                                  static_cast<std::int64_t>(uniform(random, 0, 1) * static_cast<double>(all));
   input.shares = power_shares(banks, shape.experts, shape.experts_used, uniform(random, 0, 2), random());
   return input;
 }
@@ -165,6 +167,19 @@ inline void check_plan(const PlanInput& input, const Plan& plan) {
   if (!plan.fits()) {
     EXPECT_NE(plan.shortfall.find("short. Fix: "), std::string::npos) << plan.shortfall;
     return;
+  }
+  // Who is lent memory is in RAM, may go to the card, and fits; all others have their place.
+  std::int64_t lent = 0;
+  for (const std::int32_t i : plan.lent) {
+    EXPECT_EQ(placement.place[static_cast<std::size_t>(i)], Place::kRam) << i;
+    EXPECT_FALSE(in_ranges(input.policy.bans, i / experts, i % experts)) << i;
+    lent += input.model.expert_bytes[static_cast<std::size_t>(i / experts)];
+  }
+  EXPECT_LE(lent, plan.lent_bytes);
+  EXPECT_EQ(plan.generating().count(Place::kCard), plan.slots + std::ssize(plan.lent));
+  EXPECT_EQ(item_bytes(plan, Memory::kVram, "prompt memory"), plan.lent_bytes);
+  if (!plan.lent.empty()) {
+    EXPECT_TRUE(input.card && input.policy.memory.lend_prompt_memory && plan.limit.starts_with("VRAM"));
   }
   EXPECT_EQ(item_bytes(plan, Memory::kRam, "expert arena"), bytes_at(input, placement, Place::kRam));
   EXPECT_EQ(item_bytes(plan, Memory::kDisk, "experts"), bytes_at(input, placement, Place::kDisk));

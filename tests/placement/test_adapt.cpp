@@ -39,6 +39,7 @@ struct Rig {
   ExpertPlacement start;
   std::vector<std::int64_t> bytes;
   std::vector<bool> movable;
+  Lending lending;
   std::size_t index(int bank, int expert) const { return static_cast<std::size_t>(bank * start.experts + expert); }
 };
 
@@ -54,7 +55,7 @@ Rig make_setup(AdaptMode mode, int banks, int experts, const std::vector<std::pa
 }
 
 Adapter make_adapter(const Rig& s) {
-  return Adapter(s.settings, s.start, s.bytes, s.movable);
+  return Adapter(s.settings, s.start, s.bytes, s.movable, s.lending);
 }
 
 // The rules of adapt.h, read literally: everything is scanned, all counts decay every round.
@@ -62,19 +63,24 @@ class Model {
  public:
   explicit Model(const Rig& setup) : s_(setup), n_(setup.start.place.size()) {
     card_.resize(n_);
+    lent_.resize(n_);
     for (std::size_t i = 0; i < n_; ++i) card_[i] = s_.start.place[i] == Place::kCard;
-    for (int b = 0; b < s_.start.banks; ++b) floor_.push_back(std::min(s_.settings.floor_per_bank, on_card(b, card_)));
+    for (int b = 0; b < s_.start.banks; ++b) floor_.push_back(std::min(s_.settings.floor_per_bank, of_bank(b, card_)));
     count_.resize(n_);
     last_round_.assign(n_, -1);
     last_uses_.resize(n_);
   }
 
-  std::vector<Swap> end_round(const std::vector<int>& uses, std::size_t rows) {
+  std::vector<Swap> end_round(const std::vector<int>& uses, std::size_t rows, bool decode) {
     for (const Swap& swap : pending_) {
       card_[s_.index(swap.in_bank, swap.in_expert)] = true;
+      lent_[s_.index(swap.in_bank, swap.in_expert)] = swap.lent;
       card_[s_.index(swap.out_bank, swap.out_expert)] = false;
     }
     pending_.clear();
+    for (const Loan& loan : loans_)
+      card_[s_.index(loan.bank, loan.expert)] = lent_[s_.index(loan.bank, loan.expert)] = true;
+    loans_.clear();
     ++round_;
     for (std::size_t i = 0; i < n_; ++i) {
       count_[i] = count_[i] * std::exp2(-static_cast<double>(rows) / s_.settings.half_life_rows) + uses[i];
@@ -84,18 +90,63 @@ class Model {
       }
     }
     after_ = card_;
+    for (std::size_t i = 0; i < n_; ++i) after_[i] = card_[i] && !lent_[i];
     moving_.assign(n_, false);
+    if (decode) lend();
     if (s_.settings.mode == AdaptMode::kLru || s_.settings.mode == AdaptMode::kLfu) admit(uses);
     if (s_.settings.mode == AdaptMode::kSwaps)
       for (int k = 0; k < s_.settings.swaps_per_round && swap_once(uses); ++k) {
       }
     return pending_;
   }
+  void reclaim() {
+    queue_.reset();
+    lent_bytes_ = 0;
+    loans_.clear();
+    std::erase_if(pending_, [](const Swap& swap) { return swap.lent; });
+    for (std::size_t i = 0; i < n_; ++i)
+      if (lent_[i]) card_[i] = lent_[i] = false;
+  }
   bool on_card(std::size_t i) const { return card_[i]; }
+  bool lent(std::size_t i) const { return lent_[i]; }
+  const std::vector<Loan>& loans() const { return loans_; }
 
  private:
+  std::int64_t bytes(std::size_t i) const { return s_.bytes[static_cast<std::size_t>(bank(i))]; }
+  // Whom memory is lent is decided once, after it was taken back: again and again who is worth most of those left.
+  void lend() {
+    if (!queue_) {
+      queue_.emplace();
+      std::vector<bool> taken(n_);
+      for (std::int64_t room = s_.lending.bytes;;) {
+        std::optional<std::size_t> best;
+        for (std::size_t i = 0; i < n_; ++i)
+          if (!card_[i] && movable(i) && !taken[i] && bytes(i) <= room && (!best || worth(i) > worth(*best))) best = i;
+        if (!best) break;
+        taken[*best] = true;
+        room -= bytes(*best);
+        queue_->push_back(*best);
+      }
+    }
+    for (std::int64_t room = s_.lending.bytes_per_round; !queue_->empty();) {
+      const std::size_t i = queue_->front();
+      if (!card_[i]) {
+        if (!loans_.empty() && bytes(i) > room) return;
+        room -= bytes(i);
+        loans_.push_back({bank(i), static_cast<int>(i) % s_.start.experts, lent_bytes_});
+        lent_bytes_ += bytes(i);
+        moving_[i] = true;
+      }
+      queue_->erase(queue_->begin());
+    }
+  }
+  double worth(std::size_t i) const {
+    const bool counted = s_.settings.mode == AdaptMode::kLfu || s_.settings.mode == AdaptMode::kSwaps;
+    const double expected = s_.lending.expected.empty() ? 0.0 : kExpectedRows * s_.lending.expected[i];
+    return (expected + (counted ? count_[i] : 0.0)) / static_cast<double>(bytes(i));
+  }
   int bank(std::size_t i) const { return static_cast<int>(i) / s_.start.experts; }
-  int on_card(int b, const std::vector<bool>& card) const {
+  int of_bank(int b, const std::vector<bool>& card) const {
     int n = 0;
     for (int e = 0; e < s_.start.experts; ++e) n += card[s_.index(b, e)] ? 1 : 0;
     return n;
@@ -108,22 +159,34 @@ class Model {
     if (const int c = three_way(last_round_[a], last_round_[b]); c != 0) return c;
     return three_way(last_uses_[a], last_uses_[b]);
   }
-  std::optional<std::size_t> victim(std::size_t in) const {
+  std::optional<std::size_t> coldest(int b, std::size_t in) const {
     std::optional<std::size_t> best;
-    for (std::size_t i = 0; i < n_; ++i) {
+    for (std::size_t i = s_.index(b, 0); i < s_.index(b + 1, 0); ++i) {
       if (!card_[i] || !movable(i)) continue;
       if (s_.bytes[static_cast<std::size_t>(bank(i))] != s_.bytes[static_cast<std::size_t>(bank(in))]) continue;
-      if (bank(i) != bank(in) && on_card(bank(i), after_) - 1 < floor_[static_cast<std::size_t>(bank(i))]) continue;
       if (!best || compare(i, *best) < 0) best = i;
+    }
+    return best;
+  }
+  // Each bank offers its coldest, unless that would leave it below its floor.
+  std::optional<std::size_t> victim(std::size_t in) const {
+    std::optional<std::size_t> best;
+    for (int b = 0; b < s_.start.banks; ++b) {
+      const std::optional<std::size_t> i = coldest(b, in);
+      if (!i) continue;
+      if (b != bank(in) && !lent_[*i] && of_bank(b, after_) - 1 < floor_[static_cast<std::size_t>(b)]) continue;
+      if (!best || compare(*i, *best) < 0) best = i;
     }
     return best;
   }
   void take(std::size_t in, std::size_t out) {
     const int experts = s_.start.experts;
-    pending_.push_back({bank(in), static_cast<int>(in) % experts, bank(out), static_cast<int>(out) % experts});
+    pending_.push_back(
+        {bank(in), static_cast<int>(in) % experts, bank(out), static_cast<int>(out) % experts, lent_[out]});
     moving_[in] = moving_[out] = true;
-    after_[in] = true;
+    after_[in] = !lent_[out];
     after_[out] = false;
+    if (lent_[out]) card_[out] = lent_[out] = false;  // at once: it is in RAM as well
   }
   void admit(const std::vector<int>& uses) {
     std::vector<std::size_t> in;
@@ -157,7 +220,10 @@ class Model {
 
   Rig s_;
   std::size_t n_;
-  std::vector<bool> card_, after_, moving_;
+  std::vector<bool> card_, lent_, after_, moving_;  // after_: who has a slot of his own when all moves are done
+  std::optional<std::vector<std::size_t>> queue_;
+  std::vector<Loan> loans_;
+  std::int64_t lent_bytes_ = 0;
   std::vector<int> floor_;
   std::vector<double> count_;
   std::vector<int> last_round_, last_uses_;
@@ -183,6 +249,11 @@ struct World {
       setup.movable[i] = pick(0, 9) != 0;
     }
     hot.resize(static_cast<std::size_t>(banks));
+    if (pick(0, 2) == 0) return;
+    setup.lending.bytes = 50 * pick(1, 30);
+    setup.lending.bytes_per_round = 50 * pick(1, 8);
+    if (pick(0, 1) == 0) return;
+    for (std::size_t i = 0; i < setup.movable.size(); ++i) setup.lending.expected.push_back(pick(0, 8) / 1024.0);
   }
   int pick(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random); }
   std::vector<std::int32_t> routes(int bank, std::size_t rows) {
@@ -207,7 +278,7 @@ struct World {
 
 // Half-lives that divide the rows of every round keep both sides' counts equal to the last bit.
 TEST(Adapt, FollowsTheModelOfItsRules) {
-  std::map<AdaptMode, std::uint64_t> swaps;
+  std::map<AdaptMode, std::uint64_t> swaps, loans, lent_swaps;
   for (unsigned seed = 0; seed < 400; ++seed) {
     World world(seed);
     const std::size_t unit = static_cast<std::size_t>(world.pick(1, 3));
@@ -218,19 +289,35 @@ TEST(Adapt, FollowsTheModelOfItsRules) {
     for (int round = 0; round < 60; ++round) {
       const std::size_t rows = unit * static_cast<std::size_t>(world.pick(0, 9) == 0 ? 8 : 1);
       std::vector<int> uses(world.setup.movable.size());
+      // Within a round as well: the draft block may run a long pass in one.
+      const int reclaimed = world.pick(0, 11);
       for (int b = 0; b < world.banks; ++b) {
+        if (b == reclaimed) {
+          adapter.reclaim();
+          model.reclaim();
+        }
         const auto ids = world.routes(b, rows);
         adapter.observe(b, ids, rows);
         for (const std::int32_t id : ids) ++uses[world.setup.index(b, id)];
       }
-      const std::vector<Swap> expected = model.end_round(uses, rows);
-      ASSERT_EQ(adapter.end_round(), expected) << "seed " << seed << " round " << round;
+      const bool decode = world.pick(0, 3) != 0;
+      const std::vector<Swap> expected = model.end_round(uses, rows, decode);
+      ASSERT_EQ(adapter.end_round(decode), expected) << "seed " << seed << " round " << round;
+      ASSERT_EQ(adapter.loans(), model.loans()) << "seed " << seed << " round " << round;
       for (int b = 0; b < world.banks; ++b)
-        for (int e = 0; e < world.experts; ++e)
+        for (int e = 0; e < world.experts; ++e) {
           ASSERT_EQ(adapter.on_card(b, e), model.on_card(world.setup.index(b, e))) << "seed " << seed;
-      swaps[world.setup.settings.mode] += expected.size();
+          ASSERT_EQ(adapter.lent(b, e), model.lent(world.setup.index(b, e))) << "seed " << seed;
+        }
+      const AdaptMode mode = world.setup.settings.mode;
+      swaps[mode] += expected.size();
+      loans[mode] += adapter.loans().size();
+      for (const Swap& swap : expected) lent_swaps[mode] += swap.lent ? 1 : 0;
     }
   }
+  for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
+    EXPECT_GT(loans[mode], 500U);
+  for (const AdaptMode mode : {AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps}) EXPECT_GT(lent_swaps[mode], 100U);
   EXPECT_EQ(swaps[AdaptMode::kOff], 0U);
   for (const AdaptMode mode : {AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps}) EXPECT_GT(swaps[mode], 1000U);
 }
@@ -240,6 +327,7 @@ TEST(Adapt, KeepsFloorsPinsSizesAndBudget) {
     World world(seed);
     const Rig& setup = world.setup;
     world.setup.settings.half_life_rows = 7.3;
+    world.setup.lending = {};
     Adapter adapter = make_adapter(setup);
     const auto per_size = [&] {
       std::map<std::int64_t, int> n;
@@ -305,6 +393,64 @@ TEST(Adapt, ASwapHoldsAfterTheRoundThatCopiesIt) {
   EXPECT_EQ(adapter.end_round(), std::vector<Swap>{});
   EXPECT_EQ(adapter.counts().hits, 1U);
   EXPECT_EQ(adapter.counts().misses, 2U);
+}
+
+// Two experts of 100 bytes fit into 250; one a round is copied. A prompt takes the memory back at any time.
+TEST(Adapt, LendsMemoryBetweenPrompts) {
+  Rig rig = make_setup(AdaptMode::kOff, 1, 5, {{0, 0}});
+  rig.movable[3] = false;  // banned
+  rig.lending = {.bytes = 250, .bytes_per_round = 150, .rows = 4, .expected = {0.9, 0.1, 0.4, 0.8, 0.2}};
+  Adapter adapter = make_adapter(rig);
+  const auto on_card = [&] {
+    std::vector<int> experts;
+    for (int e = 0; e < 5; ++e)
+      if (adapter.on_card(0, e)) experts.push_back(e);
+    return experts;
+  };
+  adapter.end_round(false);  // of a prompt
+  EXPECT_TRUE(adapter.loans().empty());
+  adapter.end_round(true);
+  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 2, 0}}));
+  EXPECT_EQ(on_card(), (std::vector<int>{0}));
+  EXPECT_FALSE(adapter.lent(0, 2));
+  adapter.end_round(true);
+  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 4, 100}}));
+  EXPECT_EQ(on_card(), (std::vector<int>{0, 2}));
+  EXPECT_TRUE(adapter.lent(0, 2));
+  adapter.reclaim();  // while expert 4 is copied
+  EXPECT_EQ(on_card(), (std::vector<int>{0}));
+  adapter.end_round(true);
+  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 2, 0}}));
+  adapter.end_round(true);
+  adapter.end_round(true);
+  EXPECT_TRUE(adapter.loans().empty());  // 50 bytes are left
+  EXPECT_EQ(on_card(), (std::vector<int>{0, 2, 4}));
+  EXPECT_FALSE(adapter.lent(0, 0));
+}
+
+// A lent expert gives way to a hotter one: it leaves at once, and the memory may be taken back while that is copied.
+TEST(Adapt, ALentExpertGivesWay) {
+  for (const bool taken_back : {false, true}) {
+    Rig rig = make_setup(AdaptMode::kLfu, 1, 4, {{0, 0}});
+    rig.lending = {.bytes = 100, .bytes_per_round = 100, .rows = 4, .expected = {}};
+    Adapter adapter = make_adapter(rig);
+    adapter.observe(0, std::vector<std::int32_t>{0, 0, 0, 0}, 4);
+    adapter.end_round(true);
+    EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 1, 0}}));
+    adapter.observe(0, std::vector<std::int32_t>{3, 3}, 2);
+    EXPECT_EQ(adapter.end_round(true), (std::vector<Swap>{{0, 3, 0, 1, true}}));
+    EXPECT_FALSE(adapter.on_card(0, 1));
+    EXPECT_FALSE(adapter.on_card(0, 3));
+    if (taken_back) adapter.reclaim();
+    EXPECT_EQ(adapter.swaps().size(), taken_back ? 0U : 1U);
+    adapter.end_round(true);
+    EXPECT_EQ(adapter.on_card(0, 3), !taken_back);
+    EXPECT_EQ(adapter.lent(0, 3), !taken_back);
+    if (taken_back) {
+      EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 3, 0}}));  // the hottest off the card now
+    }
+    EXPECT_TRUE(adapter.on_card(0, 0) && !adapter.lent(0, 0));
+  }
 }
 
 TEST(Adapt, CountsRoutesBytesAndRows) {

@@ -34,6 +34,16 @@ PlanInput constrained_input(Random& random) {
   if (pick(random, 0, 2) == 0) policy.memory.ram = input.model.weights.embedding + pick(random, 0, 120) * kMiB / 2;
   if (pick(random, 0, 3) == 0) input.hardware.disk.large_read_gbps = 0;
   policy.ngram_place = static_cast<NgramPlace>(pick(random, 0, 2));
+  if (pick(random, 0, 1) == 0) {
+    input.model.prefill_rows = pick(random, 0, 3) == 0 ? 64 : 512;
+    input.model.short_workspace = kMiB / 4;
+    input.model.long_workspace = pick(random, 1, 12) * kMiB;
+    input.model.workspace = input.model.long_workspace + kMiB / 8;
+    policy.memory.lend_prompt_memory = pick(random, 0, 3) != 0;
+    const std::int64_t expert = *std::max_element(input.model.expert_bytes.begin(), input.model.expert_bytes.end());
+    input.hardware.gpu->vram_free +=
+        input.model.workspace + stream_ring_bytes(expert * input.model.shape.experts, expert);
+  }
   if (pick(random, 0, 3) == 0) {
     input.card = false;
     input.plays_card = pick(random, 0, 1) == 0;
@@ -44,7 +54,7 @@ PlanInput constrained_input(Random& random) {
 
 TEST(Planner, RandomPlansKeepTheRules) {
   Random random(1);
-  int fits = 0, on_disk = 0, played = 0, full = 0;
+  int fits = 0, on_disk = 0, played = 0, full = 0, lends = 0;
   for (int trial = 0; trial < 6000; ++trial) {
     const PlanInput input = constrained_input(random);
     const Plan plan = make_plan(input);
@@ -56,6 +66,7 @@ TEST(Planner, RandomPlansKeepTheRules) {
     }
     fits += plan.fits() ? 1 : 0;
     on_disk += plan.fits() && plan.placement.count(Place::kDisk) > 0 ? 1 : 0;
+    lends += plan.fits() && !plan.lent.empty() ? 1 : 0;
     played += plan.fits() && input.plays_card && plan.slots > 0 ? 1 : 0;
     // A full card is full: no expert that may go there would still fit.
     if (!plan.fits() || !plan.limit.starts_with("VRAM")) continue;
@@ -73,6 +84,33 @@ TEST(Planner, RandomPlansKeepTheRules) {
   EXPECT_GT(on_disk, 200);
   EXPECT_GT(played, 300);
   EXPECT_GT(full, 300);
+  EXPECT_GT(lends, 300);
+}
+
+// The plan that lends is taken where it is better, and is never worse than the one without.
+TEST(Planner, LendingIsNeverWorse) {
+  Random random(11);
+  int better = 0, without = 0;
+  for (int trial = 0; trial < 1500; ++trial) {
+    PlanInput input = constrained_input(random);
+    input.policy.memory.lend_prompt_memory = true;
+    const Plan plan = make_plan(input);
+    input.policy.memory.lend_prompt_memory = false;
+    const Plan plain = make_plan(input);
+    if (!plain.fits()) continue;
+    ASSERT_TRUE(plan.fits());
+    const auto worth = [](const Plan& p) {
+      return p.rounds.empty() ? p.hit_rate : p.best_round()->tokens_per_second();
+    };
+    EXPECT_GE(worth(plan), worth(plain)) << trial;
+    better += worth(plan) > worth(plain) ? 1 : 0;
+    if (!plan.lent.empty()) continue;
+    EXPECT_EQ(plan.placement.place, plain.placement.place) << trial;
+    EXPECT_EQ(plan.vram_used, plain.vram_used) << trial;
+    without += input.model.prefill_rows > kShortRows ? 1 : 0;
+  }
+  EXPECT_GT(better, 100);
+  EXPECT_GT(without, 50);
 }
 
 TEST(Planner, SameInputSamePlan) {

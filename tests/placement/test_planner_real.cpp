@@ -198,7 +198,7 @@ TEST(Planner, LimitsInWords) {
   EXPECT_EQ(plan.limit, "no card: every expert is computed from RAM");
   EXPECT_EQ(plan.vram_budget, 0);
   EXPECT_EQ(item_bytes(plan, Memory::kVram), 0);
-  EXPECT_EQ(item_bytes(plan, Memory::kRam, "dense weights"), 4000000000);
+  EXPECT_EQ(item_bytes(plan, Memory::kRam, "dense weights"), 3930000000);
 }
 
 // The CPU plays the card: the size counts slots only, and they are part of the RAM.
@@ -291,6 +291,50 @@ TEST(Planner, ADraftVocabularyIsCounted) {
                                                "false 68000000 its rows of the file"}));
     for (const PlanItem& item : make_plan(whole).items) EXPECT_NE(item.what, "draft vocabulary");
   }
+}
+
+// A card that is full lends what prompts need: the hottest experts off it, hits and rounds as with them on it. Limits
+// that are not the card's keep lent experts out as well.
+TEST(Planner, LendsThePromptsMemory) {
+  PlanInput input = real_input();
+  input.model.prefill_rows = 4096;
+  const Plan plan = make_plan(input);
+  check_plan(input, plan);
+  // 290 MiB of work memory, 512 MiB on their way, the draft block's residuals: some 500 experts.
+  const std::int64_t wide = input.model.shape.wide() * 4;
+  EXPECT_EQ(plan.lent_bytes, 290 * kMiB + 512 * kMiB + 4096 * wide + 64 * kKiB);
+  EXPECT_EQ(std::ssize(plan.lent), plan.lent_bytes / input.model.expert_bytes[0]);
+  double coldest = 1;
+  for (const std::int32_t i : plan.lent) coldest = std::min(coldest, plan.expected[static_cast<std::size_t>(i)]);
+  for (std::size_t i = 0; i < plan.placement.place.size(); ++i) {
+    if (plan.generating().place[i] != Place::kCard) {
+      EXPECT_LE(plan.expected[i], coldest);
+    }
+  }
+  EXPECT_EQ(item_bytes(plan, Memory::kVram, "work memory"), kCardWork + 40 * kMiB + kShortRows * wide +
+                                                                long_pass_bytes(input.model.shape, 4096) +
+                                                                input.model.shape.vocab * 4);
+  const CostModel costs(input);
+  for (const RoundTime& round : plan.rounds)
+    EXPECT_EQ(round.total, costs.round(plan.generating(), round.rows - 1).total);
+
+  PlanInput keeps = input;
+  keeps.policy.memory.lend_prompt_memory = false;
+  const Plan kept = make_plan(keeps);
+  EXPECT_TRUE(kept.lent.empty());
+  EXPECT_EQ(kept.lent_bytes, 0);
+  EXPECT_EQ(item_bytes(kept, Memory::kVram, "work memory"), kCardWork + 300 * kMiB + 4096 * wide);
+  EXPECT_EQ(item_bytes(kept, Memory::kVram, "prompt experts"), 512 * kMiB + long_pass_bytes(input.model.shape, 4096));
+  EXPECT_GT(plan.hit_rate, kept.hit_rate + 0.005);
+  EXPECT_GT(plan.best_round()->tokens_per_second(), kept.best_round()->tokens_per_second());
+  EXPECT_GE(kept.slots, plan.slots);  // the work memory of short passes is besides
+
+  PlanInput few = input;
+  few.policy.memory.slots = 1000;
+  EXPECT_TRUE(make_plan(few).lent.empty());
+  PlanInput all = input;
+  all.hardware.gpu->vram_total = all.hardware.gpu->vram_free = 200 * kGiB;
+  EXPECT_TRUE(make_plan(all).lent.empty());
 }
 
 }  // namespace

@@ -25,11 +25,17 @@ class FakeCard : public CardMemory {
  public:
   ~FakeCard() override { EXPECT_FALSE(running_) << "the store is gone, its copies are not"; }
   std::shared_ptr<std::uint8_t> allocate(std::size_t bytes) override {
-    bytes_ = (bytes + 4095) / 4096 * 4096;
-    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    CHECK(memory != MAP_FAILED);
-    data_ = static_cast<std::uint8_t*>(memory);
-    return {data_, [n = bytes_](std::uint8_t* p) { munmap(p, n); }};
+    // All of it in one block, so that what lies on the card is a range.
+    const std::size_t size = (bytes + 4095) / 4096 * 4096;
+    if (data_ == nullptr) {
+      void* memory = mmap(nullptr, kMost, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      CHECK(memory != MAP_FAILED);
+      data_ = static_cast<std::uint8_t*>(memory);
+      block_ = {data_, [](std::uint8_t* p) { munmap(p, kMost); }};
+    }
+    CHECK(bytes_ + size <= kMost, "{} bytes more", size);
+    bytes_ += size;
+    return {block_, data_ + bytes_ - size};
   }
   void start(std::span<const Copy> copies) override {
     const Open open(*this);
@@ -112,6 +118,8 @@ class FakeCard : public CardMemory {
   static bool overlap(const std::uint8_t* a, const std::uint8_t* b, std::size_t n, std::size_t m) {
     return a < b + m && b < a + n;
   }
+  static constexpr std::size_t kMost = 64 << 20;
+  std::shared_ptr<std::uint8_t> block_;
   std::uint8_t* data_ = nullptr;
   std::size_t bytes_ = 0;
   bool running_ = false, closed_ = false;
@@ -140,13 +148,18 @@ inline constexpr int kBanks = 5, kExperts = 8;
 // One store, driven by made-up routes, with the truth beside it.
 class Driven {
  public:
-  Driven(AdaptSettings adapt, const ExpertPlacement& placement, std::uint32_t seed, std::vector<bool> movable = {})
+  Driven(AdaptSettings adapt, const ExpertPlacement& placement, std::uint32_t seed, std::vector<bool> movable = {},
+         Lending lending = {})
       : random_(seed) {
     LoadOptions options;
     options.placement = placement;
     options.adapt = adapt;
     options.movable = std::move(movable);
-    store.emplace(*two_sizes().model, options, &card, one_by_one);
+    options.lending = std::move(lending);
+    const auto lent = static_cast<std::size_t>(options.lending.bytes);
+    std::shared_ptr<Region> region;
+    if (lent > 0) region = std::make_shared<Region>(host_memory(), card.allocate(lent), lent);
+    store.emplace(*two_sizes().model, options, &card, one_by_one, region);
     card.close();
     for_each_bank(*two_sizes().model, [&](const ExpertBank& bank) {
       const ExpertBlobLayout layout = ExpertBlobLayout::of(bank);
@@ -155,6 +168,23 @@ class Driven {
         pack_expert(bank, e, layout, blob.data());
       }
     });
+    on_card_ = card_now();
+  }
+
+  // A long pass: work memory lies where experts were.
+  void long_round(std::size_t rows) {
+    store->begin_round(false, rows);
+    store->reclaim();
+    EXPECT_FALSE(card.running());
+    EXPECT_EQ(store->lent(), 0U);
+    const Region& memory = *store->prompt_memory();
+    {
+      const FakeCard::Open open(card);
+      std::memset(memory.data(), 0x55, memory.bytes());
+    }
+    check_all();
+    store->end_round();
+    check_all();
     on_card_ = card_now();
   }
 
@@ -207,13 +237,19 @@ class Driven {
   }
   void check_all() {
     std::set<const std::uint8_t*> places;
+    std::size_t slots = 0, on_card = 0;
     for (int b = 0; b < kBanks; ++b)
       for (int e = 0; e < kExperts; ++e) {
         if (store->blob(b, e) == nullptr) continue;
         check_blob(b, e);
         places.insert(store->blob(b, e));
-        EXPECT_EQ(store->placement().at(b, e) == Place::kCard, store->on_card(b, e));
+        if (store->placement().at(b, e) == Place::kCard) {
+          EXPECT_TRUE(store->on_card(b, e));
+          ++slots;
+        }
+        on_card += store->on_card(b, e) ? 1U : 0U;
       }
+    EXPECT_EQ(on_card, slots + store->lent());
     std::size_t loaded = 0;
     for (const Place place : store->placement().place) loaded += place != Place::kDisk;
     EXPECT_EQ(places.size(), loaded) << "two experts in one place";

@@ -48,6 +48,35 @@ TEST(ExpertStore, MovesWithoutASparePlaceAreExchanges) {
   EXPECT_EQ(none.store->stats().decode.swap_bytes, counts.swap_bytes);
 }
 
+// Between long passes memory is lent to experts, moved in swaps as others are; whatever is under way when a long pass
+// begins.
+TEST(ExpertStore, EveryBlobIsWholeWhileMemoryIsLent) {
+  for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
+    for (const int swaps : {0, 1, 4})
+      for (const std::size_t pause : {1U, 2U, 3U, 17U}) {
+        SCOPED_TRACE(fmt::format("mode {}, {} swaps, {} rounds", static_cast<int>(mode), swaps, pause));
+        const ExpertPlacement start = thirds(static_cast<std::uint32_t>(swaps + 1), true);
+        Lending lending;
+        lending.bytes = static_cast<std::int64_t>(5 * bytes_of(0) + 100);
+        lending.bytes_per_round = static_cast<std::int64_t>(2 * bytes_of(0));
+        Driven run(settings(mode, swaps), start, 3, {}, lending);
+        std::size_t most = 0;
+        for (std::size_t round = 0; round < 60; ++round) {
+          if (round % pause == pause - 1) run.long_round(100);
+          run.round(1 + round % 3);
+          most = std::max(most, run.store->lent());
+          run.store->verify();
+        }
+        EXPECT_EQ(most == 0, pause == 1);  // copied when the next long pass begins
+        if (pause == 17) {
+          EXPECT_GE(most, 4U);  // one that was in the line may have come in by a swap
+        }
+        run.long_round(100);
+        EXPECT_EQ(run.store->placement().count(Place::kCard), start.count(Place::kCard));
+        EXPECT_EQ(run.store->placement().count(Place::kDisk), start.count(Place::kDisk));
+      }
+}
+
 // A swap that is decided at the end of a round holds after the next one, and its bytes are copied in between.
 TEST(ExpertStore, MovesTakeEffectARoundLater) {
   ExpertPlacement start = all_in_ram(kBanks, kExperts);

@@ -14,6 +14,7 @@
 #include "runtime/expert_blob.h"
 #include "runtime/model_visit.h"
 #include "runtime/packed_matrix.h"
+#include "runtime/region.h"
 #include "runtime/workspace.h"
 #include "tests/real_shape.h"
 #include "tests/runtime/model_cases.h"
@@ -41,6 +42,31 @@ TEST(PlanModel, WorkspaceBytes) {
             << rows << " " << context;
       }
     }
+  }
+}
+
+// What a plan sets aside to be lent holds the work memory of long passes, all but what grows, and nothing of it lies
+// elsewhere.
+TEST(PlanModel, LongPassesFitTheirRegion) {
+  for (const ModelShape& shape : {tiny_shape(), real_shape()}) {
+    const std::int64_t bytes = workspace_bytes(shape, 100, 5000, 0) + (64 << 10);
+    Region outside(host_memory(), std::size_t{1} << 20), growing(host_memory(), std::size_t{8} << 20);
+    Region region(outside, host_memory().allocate(static_cast<std::size_t>(bytes)), static_cast<std::size_t>(bytes));
+    std::memset(region.data(), 0xab, region.bytes());
+    Workspace workspace(growing, region, shape, 100, 5000, 48);
+    EXPECT_EQ(outside.used(), 0U);
+    EXPECT_EQ(growing.used(), 0U);
+    EXPECT_GT(region.used(), region.bytes() / 2);
+    EXPECT_EQ(workspace.mixed.rows(1).data[0], 0.0F);  // zeros, whoever was there before
+    EXPECT_EQ(workspace.x.rows(100).row(99)[3], 0.0F);
+    workspace.reserve_logits(1, static_cast<std::size_t>(shape.vocab));
+    EXPECT_GE(growing.used(), static_cast<std::size_t>(shape.vocab) * 4);
+    EXPECT_EQ(outside.used(), 0U);
+    // More than is left of it is the machine's.
+    const std::size_t used = region.used();
+    const std::shared_ptr<std::uint8_t> more = region.allocate(region.bytes());
+    EXPECT_EQ(region.used(), used);
+    EXPECT_TRUE(more.get() < region.data() || more.get() >= region.data() + region.bytes());
   }
 }
 
