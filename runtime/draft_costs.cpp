@@ -115,31 +115,39 @@ void RunningTime::add(double seconds) {
 
 bool PassClock::observe(std::size_t rows, double seconds, double misses) {
   CHECK(rows >= 1 && rows <= kMaxWindow, "{}", rows);
-  constexpr double kKeep = 0.98, kLevelWeight = 0.1;
+  constexpr double kKeepMisses = 0.98, kLevelWeight = 0.1;
   Width& width = width_[rows];
   width.last = ++observed_;
   if (!std::exchange(width.seen, true)) return false;
   ++counted_;
   if (width.time.count() > 0) {
     const double mean = width.misses.mean(), off = misses - mean;
-    cross_ = kKeep * cross_ + off * (std::min(seconds, RunningTime::kClip * width.time.mean()) - width.time.mean());
-    square_ = kKeep * square_ + off * off;
+    cross_ =
+        kKeepMisses * cross_ + off * (std::min(seconds, RunningTime::kClip * width.time.mean()) - width.time.mean());
+    square_ = kKeepMisses * square_ + off * off;
     if (mean > 0) level_ += (std::min(misses / mean, RunningMean::kClip) - level_) * kLevelWeight;
   }
+  for (Width& each : width_) each.weight *= kKeep;
+  width.weight += 1;
   width.time.add(seconds);
   width.misses.add(misses);
   return true;
 }
 
-// A line through the means of the widths that were run, each weighing as often as it was run, at most kMost times; the
-// guessed slope, relative to the mean, holds it like one more observation one row away.
+// A width weighs as often as it was run, at most kMost times; one that was run too rarely counts where no other does.
+double PassClock::line_weight(std::size_t count) {
+  constexpr double kMost = 10, kUnsure = 1e-3;
+  return (count < kSure ? kUnsure : 1.0) * std::min(kMost, static_cast<double>(count));
+}
+
+// A line through the means of the widths that were run; the guessed slope, relative to the mean, holds it like one more
+// observation one row away.
 template <class Value>
 double PassClock::on_line(Value Width::*value, double guess, std::size_t rows) const {
-  constexpr double kMost = 10;
   double n = 0, x = 0, y = 0;
   for (std::size_t w = 1; w <= kMaxWindow; ++w) {
     const Value& mean = width_[w].*value;
-    const double weight = std::min(kMost, static_cast<double>(mean.count()));
+    const double weight = line_weight(mean.count());
     n += weight;
     x += weight * static_cast<double>(w);
     y += weight * mean.mean();
@@ -150,7 +158,7 @@ double PassClock::on_line(Value Width::*value, double guess, std::size_t rows) c
   double xx = 1, xy = guess * y / (1 + guess * (x - 1));
   for (std::size_t w = 1; w <= kMaxWindow; ++w) {
     const Value& mean = width_[w].*value;
-    const double weight = std::min(kMost, static_cast<double>(mean.count())), off = static_cast<double>(w) - x;
+    const double weight = line_weight(mean.count()), off = static_cast<double>(w) - x;
     xx += weight * off * off;
     xy += weight * off * (mean.mean() - y);
   }
@@ -161,7 +169,7 @@ double PassClock::on_line(Value Width::*value, double guess, std::size_t rows) c
 double PassClock::seconds(std::size_t rows) const {
   constexpr double kMostChange = 0.5;  // what misses of late may change, as a share of the mean
   const Width& width = width_[rows];
-  const auto n = static_cast<double>(width.time.count());
+  const double n = width.time.count() < kSure ? 0.0 : width.weight;
   const double mean = (n * width.time.mean() + on_line(&Width::time, kRowGuess, rows)) / (n + 1);
   const double per_miss = square_ > 0 ? std::max(0.0, cross_ / square_) : 0.0;
   const double usual = level_ > 0 ? misses(rows) / level_ : 0.0;

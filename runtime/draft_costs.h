@@ -81,14 +81,18 @@ class RunningTime {
   std::size_t count_ = 0;
 };
 
-// Seconds of a pass by its rows. A width that was never run is put on a line through those that were (at first
-// t(w) = t(1) (1 + kRowGuess (w - 1))), and a width that was run a few times lies between its mean and the line. When
-// rounds meet more experts off the card than rounds of their width did in the past, every width gets dearer by what
-// those misses cost, wide ones by more. The first pass of a width does not count: a card records it, which takes twenty
-// times as long as the passes that follow.
+// Seconds of a pass by its rows. A width that was timed fewer than kSure times is put on a line through those that were
+// timed more often (at first t(w) = t(1) (1 + kRowGuess (w - 1))). Others lie between their mean and the line, nearer
+// to the line the longer they were not run. For a width that is thought dear is not used, so that nothing corrects it:
+// a slow pass or two, or a slow time of the machine, must not stand for ever. When rounds meet more experts off the
+// card than rounds of their width did in the past, every width gets dearer by what those misses cost, wide ones by
+// more. The first pass of a width does not count: a card records it, which takes twenty times as long as the passes
+// that follow.
 class PassClock {
  public:
   static constexpr double kRowGuess = 0.15;
+  static constexpr std::size_t kSure = 3;
+  static constexpr double kKeep = 0.95;  // what a pass leaves of the weight of the times before it
   bool observe(std::size_t rows, double seconds, double misses);  // returns whether it counted
   bool known() const { return counted_ > 0; }
   double seconds(std::size_t rows) const;
@@ -101,8 +105,10 @@ class PassClock {
     RunningTime time;
     RunningMean misses;
     bool seen = false;
+    double weight = 0;     // times, older ones faded
     std::size_t last = 0;  // the observation that was its latest
   };
+  static double line_weight(std::size_t count);
   template <class Value>
   double on_line(Value Width::*value, double guess, std::size_t rows) const;
 

@@ -191,6 +191,46 @@ TEST(PassClock, PutsUnknownWidthsOnALine) {
   EXPECT_EQ(clock.age(2), 102U);
 }
 
+// Two slow passes say little of a width, and nothing of the others; three are believed.
+TEST(PassClock, AFewSlowPassesMakeNoWidthDear) {
+  PassClock clock;
+  const auto slow = [&] { clock.observe(2, 0.030, 0); };
+  for (int i = 0; i < 20; ++i) {
+    clock.observe(1, 0.010, 0);
+    clock.observe(3, 0.014, 0);
+  }
+  const double usual = clock.seconds(5);
+  slow();  // recorded
+  for (std::size_t i = 1; i < PassClock::kSure; ++i) {
+    slow();
+    EXPECT_EQ(clock.count(2), i);
+    EXPECT_NEAR(clock.seconds(2), 0.012, 2e-4);
+    EXPECT_NEAR(clock.seconds(5), usual, 1e-5);
+  }
+  slow();
+  EXPECT_GT(clock.seconds(2), 0.024);
+}
+
+// What a width took long ago gives way to what the others say; what is run is believed.
+TEST(PassClock, TimesOfLongAgoFade) {
+  PassClock clock;
+  for (int i = 0; i < 60; ++i) clock.observe(2, 0.020, 0);
+  const auto others = [&](int rounds) {
+    for (int i = 0; i < rounds; ++i) clock.observe(i % 2 == 0 ? 1 : 3, i % 2 == 0 ? 0.010 : 0.014, 0);
+  };
+  others(20);
+  const double soon = clock.seconds(2);
+  EXPECT_GT(soon, 0.018);
+  others(40);
+  const double later = clock.seconds(2);
+  EXPECT_LT(later, 0.0175);
+  others(140);
+  EXPECT_LT(clock.seconds(2), 0.0150);
+  EXPECT_GT(clock.seconds(2), 0.0140);  // it is one of the three that the line goes through
+  for (int i = 0; i < 60; ++i) clock.observe(2, 0.020, 0);
+  EXPECT_GT(clock.seconds(2), 0.0195);
+}
+
 TEST(PassClock, NeverSaysThatMoreRowsTakeLess) {
   PassClock clock;
   for (int i = 0; i < 20; ++i) {
