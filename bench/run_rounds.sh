@@ -3,17 +3,18 @@
 # residency, predicted beside measured, the stages of one round; then ways of drafting at stated acceptances with 24 GiB
 # of VRAM. CSV files and texts go to OUT.
 #
-#   run_rounds.sh [--bin DIR] [--out DIR] [--machine NAME] [--work DIR] [--passes N] [--chances LIST] [--tokens N] [--prompts] [--quick]
+#   run_rounds.sh [--bin DIR] [--out DIR] [--machine NAME] [--work DIR] [--passes N] [--chances LIST] [--tokens N] [--prompts] [--lending] [--quick]
 #
 # --bin holds bench_round, make_synth and tandem (default: build/release/bin), and perhaps lib/ with their libraries. OUT is
 # --out, else $OUT, else ./bench-out. The models are written to --work (default /tmp): 60 GB, then 41 GB (half of the layers:
 # times are to be doubled), removed in between. --passes: of a figure (30). --chances: that a draft is right (0.524,0.667,0.75), on
-# --tokens of text (96). --prompts runs bench_prefill on the first model, too. --quick tries the script itself: four layers.
+# --tokens of text (96). --prompts runs bench_prefill on the first model, too; --lending compares, in turns, prompts' memory lent to
+# experts and kept (docs/placement.md), and the text of a long prompt's answer. --quick tries the script itself: four layers.
 set -uo pipefail
 # shellcheck source=bench/common.sh
 . "$(dirname -- "$(readlink -f -- "$0")")/common.sh"
-bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' work=/tmp quick='' passes=30 chances=0.524,0.667,0.75 tokens=96 prompts=''
-read_flags bin out machine work passes chances tokens prompts! quick! -- "$@"
+bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' work=/tmp quick='' passes=30 chances=0.524,0.667,0.75 tokens=96 prompts='' lending=''
+read_flags bin out machine work passes chances tokens prompts! lending! quick! -- "$@"
 ((${#rest[@]})) && usage
 need_programs bench_round make_synth tandem
 if [[ $prompts ]]; then need_programs bench_prefill; fi
@@ -29,6 +30,10 @@ rounds() {
   local model=$files/$name-$layers-layers.gguf census=$files/$name.census.csv
   recipe "$name"
   "$bin/make_synth" "$model" "${recipe[@]}" --layers "$layers" --census "$census" || { failed=1; return; }
+  # Pages that are still being written take bandwidth from the first figures.
+  local before=$SECONDS
+  sync -- "$model"
+  echo "written to the disk after $((SECONDS - before)) s more"
   local flags=(--widths "1,2,4,5,8" --passes "$passes" --hardware "$root/configs/hardware/h200-16core.yaml"
     --csv "$out/round.csv" --machine "${machine:-$(hostname)}")
   "$bin/bench_round" "$model" --residency 0.3,0.41,1 --census "$census" "${flags[@]}" || failed=1
@@ -37,6 +42,7 @@ rounds() {
     tee "$out/stages-$name.txt" || failed=1
   if [[ $name == q3 ]]; then
     drafting "$model" "$census"
+    if [[ $lending ]]; then lending "$model" "$census"; fi
     if [[ $prompts ]]; then
       "$bin/bench_prefill" "$model" --tokens 512,4096,32768 --chunk 4096 --part 1024 --residency 0.3 --csv "$out/prefill.csv" \
         --machine "${machine:-$(hostname)}" || failed=1
@@ -56,6 +62,26 @@ drafting() {
       --policy "$policy" --adapt off --lookup off --draft-vocab off --drafts auto,off,1,2,3,4 --mode forced --acceptance "$chance" \
       --segments 1 --prompt-tokens 32 --tokens "$tokens" --repeats 2 --temperature 0 || failed=1
   done | tee "$out/drafting-$name.txt"
+}
+
+# lending MODEL CENSUS: keep, lend, lend, keep.
+lending() {
+  local how text=$root/tests/golden/eval/prose.txt
+  for how in keep lend; do
+    printf 'census:\n  - {file: %s}\nmemory: {lend_prompt_memory: %s}\n' "$2" "$([[ $how == lend ]] && echo true || echo false)" >"$files/$how.yaml"
+  done
+  for how in keep lend lend keep; do
+    echo "== memory of prompts: $how"
+    "$bin/tandem" bench decode "$1" --text "$text" --device cuda:0 --vram 24GiB --context 4096 --policy "$files/$how.yaml" --adapt off \
+      --lookup off --draft-vocab off --drafts off,1,2 --mode forced --acceptance 0.75 --segments 1 --prompt-tokens 512 --tokens "$tokens" \
+      --repeats 2 --temperature 0 || failed=1
+  done | tee "$out/lending-$name.txt"
+  head -c 12000 "$text" >"$files/prompt.txt"
+  for how in keep lend; do
+    "$bin/tandem" run "$1" --raw --prompt-file "$files/prompt.txt" --max-tokens 64 --greedy --device cuda:0 --vram 24GiB --context 16384 \
+      --policy "$files/$how.yaml" --draft-vocab off --logits-hash >"$files/$how.txt" || failed=1
+  done
+  if cmp "$files/keep.txt" "$files/lend.txt"; then echo "the same text, $(tail -1 "$files/lend.txt")"; else failed=1; fi | tee -a "$out/lending-$name.txt"
 }
 
 rounds q3
