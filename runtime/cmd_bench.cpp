@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "placement/check.h"
+#include "placement/files.h"
 #include "runtime/draft_report.h"
 #include "runtime/drafting.h"
 #include "runtime/expert_store.h"
@@ -28,8 +29,37 @@ struct BenchOptions {
   std::string text;
   std::vector<std::string> drafts{"auto"};
   bool forced = true, free = true;
+  std::string rounds;
   std::optional<double> acceptance;  // of drafts of the head, stated instead of met
   std::size_t prompt_tokens = 128, tokens = 128, segments = 4, repeats = 3;
+};
+
+// A drafter whose rounds are written down.
+class LoggedDrafter : public Drafter {
+ public:
+  // `place`: the fields of a line before the round's own; repeat and segment change.
+  LoggedDrafter(Drafter& inner, std::string& lines, const std::string& place)
+      : inner_(inner), lines_(lines), place_(place) {}
+  void start(std::span<const TokenId> prefix, std::size_t answer_start, const SamplerSettings& sampling,
+             std::span<const TokenId> stop_ids) override {
+    round_ = 0;
+    inner_.start(prefix, answer_start, sampling, stop_ids);
+  }
+  std::span<const Draft> propose(std::vector<TokenId>& prefix, std::size_t most) override {
+    return inner_.propose(prefix, most);
+  }
+  void settle(const DraftRound& round) override {
+    lines_ += fmt::format("{},{},{},{},{:.4f},{:.4f},{:.0f}\n", place_, round_++, round.rows, round.truth.size(),
+                          1e3 * round.pass_seconds, 1e3 * round.round_seconds, round.misses);
+    inner_.settle(round);
+  }
+  static constexpr std::string_view kHeader = "text,drafts,repeat,segment,round,rows,tokens,pass_ms,round_ms,misses\n";
+
+ private:
+  Drafter& inner_;
+  std::string& lines_;
+  const std::string& place_;
+  std::size_t round_ = 0;
 };
 
 // One way of drafting, and what it did.
@@ -41,6 +71,8 @@ struct Configuration {
   // With a stated acceptance: the head of `drafter` with other guesses, and a scheduler above it.
   std::optional<StatedHead> stated;
   std::optional<Speculator> stated_drafter;
+  std::string place, lines;  // with --rounds
+  std::optional<LoggedDrafter> logged;
   PipelineDecoder decoder;
   std::vector<double> rates;                  // tokens a second, one a repeat
   std::vector<std::vector<double>> segments;  // seconds of each segment, one a repeat
@@ -58,7 +90,8 @@ struct Configuration {
     stated.emplace(*drafter.head(), *acceptance, 1);
     stated_drafter.emplace(settings, &*stated);
   }
-  Drafter* rounds() { return stated_drafter ? &*stated_drafter : drafter.drafter(); }
+  Drafter* plain() { return stated_drafter ? &*stated_drafter : drafter.drafter(); }
+  Drafter* rounds() { return logged ? &*logged : plain(); }
   const Speculator* speculator() const { return stated_drafter ? &*stated_drafter : drafter.speculator(); }
 };
 
@@ -145,6 +178,7 @@ bool run_mode(const BenchOptions& options, Engine& engine, const std::vector<Tok
         // Another one begins each time.
         const std::size_t w = (i + s + repeat) % ways.size();
         const std::uint64_t before = ways[w]->stats.tokens;
+        ways[w]->place = fmt::format("{},{},{},{}", forced ? "forced" : "free", ways[w]->name, repeat, s);
         const double spent =
             run_segment(options, engine, *ways[w], std::span(tokens).subspan(s * stride, segment), forced);
         if (spent < 0) return false;
@@ -203,6 +237,8 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     fail_input("bench: expected --prompt-tokens and --tokens within the context of {}, found {} and {}",
                engine.context(), options.prompt_tokens, options.tokens);
   catch_interrupts(InterruptMode::kOnce);
+  if (!options.rounds.empty()) AtomicFile probe(options.rounds);  // better refused now
+  std::string lines(LoggedDrafter::kHeader);
   write_stdout(fmt::format("{}\n{}, {} tokens; {} segments of {} + {} tokens, {} repeats; times in ms a round\n",
                            engine.ops().describe(), options.text, tokens.size(), options.segments,
                            options.prompt_tokens, options.tokens, options.repeats));
@@ -214,6 +250,9 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     for (const std::string& word : options.drafts)
       ways.push_back(
           std::make_unique<Configuration>(engine, word, parse_drafts(word, engine.drafting()), options.acceptance));
+    for (auto& way : ways)
+      if (!options.rounds.empty() && way->plain() != nullptr)
+        way->logged.emplace(*way->plain(), way->lines, way->place);
     if (!run_mode(options, engine, tokens, forced, ways)) {
       engine.close();
       return 130;
@@ -223,7 +262,9 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     if (const std::uint64_t compared = engine.ops().experts_compared(); compared > 0)
       write_stdout(fmt::format("experts computed on both sides: {}, all equal\n", compared));
     print_table(forced ? "forced text (every configuration walks the file)" : "free text (the model's own)", ways);
+    for (const auto& way : ways) lines += way->lines;
   }
+  if (!options.rounds.empty()) write_file(options.rounds, lines);
   engine.close();
   return 0;
 }
@@ -258,6 +299,12 @@ void add_bench_command(CLI::App& app, const OpsFactory& make_ops, std::function<
                    "alone")
       ->type_name("P")
       ->check(CLI::Range(0.0, 1.0).description(""));
+  command
+      ->add_option(
+          "--rounds", options->rounds,
+          "write every round to this file (CSV): its rows, tokens, milliseconds and misses, those of the first "
+          "repeat too")
+      ->type_name("OUT.csv");
   add_words(*command, "--mode", {"both", "forced", "free"}, "both, forced or free (default both)", "MODE",
             [options](std::size_t word) {
               options->forced = word != 2;

@@ -3,6 +3,7 @@
 
 GOLDEN is the folder of the model's golden data: greedy texts of an outside implementation.
 """
+import csv
 import glob
 import json
 import os
@@ -147,8 +148,20 @@ class Run(CliTest):
             stream.write("The cat sat on the mat, and the dog sat on the mat. " * 20)
         text = ("bench", "decode", MODEL, "--text", self.path("text"))
         code, out, err = self.tandem(*text, "--drafts", "off,0,auto,2", "--prompt-tokens", "40", "--tokens", "30",
-                                     "--segments", "2", "--repeats", "1", "--greedy", "--context", "256")
+                                     "--segments", "2", "--repeats", "1", "--greedy", "--context", "256", "--rounds",
+                                     self.path("rounds.csv"))
         self.assertEqual((code, err), (0, ""))
+        with open(self.path("rounds.csv"), encoding="utf-8") as stream:
+            rounds = list(csv.DictReader(stream))
+        for kind in ("forced", "free"):  # two repeats, that which is not counted too, of two segments
+            for way in ("0", "auto", "2"):  # nothing drafts with off
+                mine = [r for r in rounds if (r["text"], r["drafts"]) == (kind, way)]
+                self.assertEqual({(r["repeat"], r["segment"]) for r in mine}, {(a, b) for a in "01" for b in "01"})
+                # The last token of a segment has no round of its own.
+                self.assertTrue(4 * 28 <= sum(int(r["tokens"]) for r in mine) <= 4 * 30, mine)
+                self.assertTrue(all(1 <= int(r["tokens"]) <= int(r["rows"]) for r in mine))
+                self.assertTrue(all(0 < float(r["pass_ms"]) < float(r["round_ms"]) for r in mine))
+        self.assertEqual([r for r in rounds if r["drafts"] == "off"], [])
         rows = re.findall(r"^  (off|0|auto|2) +([0-9.]+) +\([0-9.]+-[0-9.]+\) +([0-9.]+)", out, re.M)
         self.assertEqual([row[0] for row in rows], ["off", "0", "auto", "2"] * 2)  # forced, then free
         self.assertEqual(rows[0][2], "1.00")
@@ -159,6 +172,7 @@ class Run(CliTest):
                                         r"[0-9]+ %: worth [+-][0-9.]+ tokens a round$", out, re.M)), 2)
         self.assertIn('--drafts: expected auto, off or 0 to 8, several separated by commas, found "9"',
                       self.refused(*text, "--tokens", "30", "--drafts", "9"))
+        self.assertIn("/nowhere/r.csv: cannot create the file", self.refused(*text, "--rounds", "/nowhere/r.csv"))
         self.assertIn("expected at least 100128 tokens, found", self.refused(*text, "--tokens", "100000"))
         self.assertIn("--text /nowhere: expected a readable file, found none",
                       self.refused("bench", "decode", MODEL, "--text", "/nowhere"))
