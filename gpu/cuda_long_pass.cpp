@@ -24,7 +24,9 @@ std::size_t CudaOps::prepare_long_pass(const PassKey& key) {
     experts.streaming = false;
     const std::size_t rows = key.rows, met = experts.all_on_card ? 0 : rows;
     if (rows > kMaxWindow) reserve_gemm(rows * experts.used, experts);
-    if (rows <= kMaxWindow || experts.all_on_card || rows < experts.stream_rows || !store->ram_pinned()) {
+    // Short passes have not taken back the memory that the ring is in.
+    const bool short_pass = rows <= (store->prompt_memory() != nullptr ? store->short_rows() : kMaxWindow);
+    if (short_pass || experts.all_on_card || rows < experts.stream_rows || !store->ram_pinned()) {
       crew_rows = std::max(crew_rows, met);
       continue;
     }

@@ -221,7 +221,7 @@ void CudaOps::refresh_slots() {
     const std::shared_ptr<ExpertStore> store = experts.store.lock();
     if (!store || store->moves() == experts.moves) continue;
     experts.moves = store->moves();
-    experts.all_on_card = true;
+    const bool all_before = std::exchange(experts.all_on_card, true);
     experts.can_stream.assign(static_cast<std::size_t>(store->banks()), false);
     const std::uint8_t** table = experts.slots.host();
     for (int b = 0; b < store->banks(); ++b) {
@@ -234,6 +234,8 @@ void CudaOps::refresh_slots() {
       }
       experts.can_stream[static_cast<std::size_t>(b)] = can_stream;
     }
+    // Where all are on the card, recorded passes have no meetings; lent memory that is taken back changes that.
+    if (experts.all_on_card != all_before) forget_records();
     experts.slots.send(0, experts.slots.size());
   }
 }

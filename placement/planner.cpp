@@ -478,6 +478,8 @@ class Planner {
     plan_.misses_per_row = std::max(0.0, routes - hits);
     if (!plan_.fits()) return;
     plan_.stream_rows = costs_.stream_rows(plan_.placement);
+    // What is sent lies in the memory that short passes leave lent.
+    if (lends_ && plan_.stream_rows > 0) plan_.stream_rows = std::max(plan_.stream_rows, kShortRows + 1);
     plan_.unknown = costs_.missing();
     if (plan_.unknown.empty() && on_disk_ > 0 && !costs_.disk_known()) plan_.unknown = "the disk's read rate";
     if (!plan_.unknown.empty()) return;

@@ -180,6 +180,7 @@ inline void check_plan(const PlanInput& input, const Plan& plan) {
   EXPECT_EQ(item_bytes(plan, Memory::kVram, "prompt memory"), plan.lent_bytes);
   if (!plan.lent.empty()) {
     EXPECT_TRUE(input.card && input.policy.memory.lend_prompt_memory && plan.limit.starts_with("VRAM"));
+    EXPECT_TRUE(plan.stream_rows == 0 || plan.stream_rows > kShortRows);
   }
   EXPECT_EQ(item_bytes(plan, Memory::kRam, "expert arena"), bytes_at(input, placement, Place::kRam));
   EXPECT_EQ(item_bytes(plan, Memory::kDisk, "experts"), bytes_at(input, placement, Place::kDisk));
