@@ -26,8 +26,10 @@ Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, cons
   CHECK(short_rows >= kMaxWindow, "memory for passes of {} rows and more is lent", short_rows + 1);
   work = std::make_unique<Workspace>(ops.memory(), model.shape, std::min(max_rows, short_rows), context,
                                      options.part_rows);
-  if (short_rows < max_rows)
+  if (short_rows < max_rows) {
+    loaded.experts->reclaim();  // what other pipelines over these experts have lent: it is zeroed here
     long_work = std::make_unique<Workspace>(ops.memory(), *lent, model.shape, max_rows, context, options.part_rows);
+  }
   ws = work.get();
 }
 
