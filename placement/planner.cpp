@@ -518,15 +518,17 @@ double best_speed(const Plan& plan) {
   return plan.rounds.empty() ? 0.0 : plan.best_round()->tokens_per_second();
 }
 
-// With the memory of prompts lent, where that is better: it takes work memory for short passes besides, so that it is
-// not where everything fits without.
+// With the memory of prompts lent, where that is better by the policy's objective: it takes work memory for short
+// passes besides, so that it is not where everything fits without. Where speeds are not known, more hits do not make up
+// for more experts on disk.
 Plan best_plan(const PlanInput& input, std::int64_t more_vram, std::int64_t more_ram) {
   Plan plain = Planner(input, more_vram, more_ram, false).run();
   if (!input.card || !input.policy.memory.lend_prompt_memory || input.model.prefill_rows <= kShortRows) return plain;
   Plan lending = Planner(input, more_vram, more_ram, true).run();
   if (!lending.fits() || lending.lent.empty()) return plain;
-  const bool better = best_speed(plain) != best_speed(lending) ? best_speed(lending) > best_speed(plain)
-                                                               : lending.hit_rate > plain.hit_rate;
+  if (plain.rounds.empty() && lending.disk_per_row > plain.disk_per_row) return plain;
+  const bool by_speed = input.policy.objective == Objective::kRoundTime && best_speed(plain) != best_speed(lending);
+  const bool better = by_speed ? best_speed(lending) > best_speed(plain) : lending.hit_rate > plain.hit_rate;
   return better ? lending : plain;
 }
 

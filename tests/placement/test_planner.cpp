@@ -91,7 +91,7 @@ TEST(Planner, RandomPlansKeepTheRules) {
 TEST(Planner, LendingIsNeverWorse) {
   Random random(11);
   int better = 0, without = 0;
-  for (int trial = 0; trial < 1500; ++trial) {
+  for (int trial = 0; trial < 4000; ++trial) {
     PlanInput input = constrained_input(random);
     input.policy.memory.lend_prompt_memory = true;
     const Plan plan = make_plan(input);
@@ -99,10 +99,12 @@ TEST(Planner, LendingIsNeverWorse) {
     const Plan plain = make_plan(input);
     if (!plain.fits()) continue;
     ASSERT_TRUE(plan.fits());
-    const auto worth = [](const Plan& p) {
-      return p.rounds.empty() ? p.hit_rate : p.best_round()->tokens_per_second();
-    };
+    const bool by_speed = input.policy.objective == Objective::kRoundTime && !plain.rounds.empty();
+    const auto worth = [&](const Plan& p) { return by_speed ? p.best_round()->tokens_per_second() : p.hit_rate; };
     EXPECT_GE(worth(plan), worth(plain)) << trial;
+    if (plain.rounds.empty()) {
+      EXPECT_LE(plan.disk_per_row, plain.disk_per_row) << trial;
+    }
     better += worth(plan) > worth(plain) ? 1 : 0;
     if (!plan.lent.empty()) continue;
     EXPECT_EQ(plan.placement.place, plain.placement.place) << trial;

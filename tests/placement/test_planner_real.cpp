@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "placement/cost_model.h"
@@ -62,7 +63,9 @@ TEST(Planner, FiguresOfThePlanAreSumsOverTheShares) {
 
 TEST(Planner, OneMoreGibibyteIsThePlanOfALargerCard) {
   PlanInput input = real_input();
+  input.model.prefill_rows = 4096;
   const Plan plan = make_plan(input);
+  EXPECT_FALSE(plan.lent.empty());
   input.hardware.gpu->vram_free += kGiB;
   input.hardware.gpu->vram_total += kGiB;
   const Plan larger = make_plan(input);
@@ -260,8 +263,10 @@ TEST(Planner, BuffersOfCardAndCrew) {
 // A machine that is only described gets a range: everything a quarter slower or faster changes all times alike.
 TEST(Planner, ADescribedMachineGetsARange) {
   PlanInput input = real_input();
+  input.model.prefill_rows = 4096;
   const Plan measured = make_plan(input);
   ASSERT_TRUE(measured.fits());
+  EXPECT_FALSE(measured.lent.empty());
   EXPECT_TRUE(measured.slowest.empty() && measured.fastest.empty());
   input.hardware.spread = 0.25;
   const Plan plan = make_plan(input);
@@ -335,6 +340,34 @@ TEST(Planner, LendsThePromptsMemory) {
   PlanInput all = input;
   all.hardware.gpu->vram_total = all.hardware.gpu->vram_free = 200 * kGiB;
   EXPECT_TRUE(make_plan(all).lent.empty());
+}
+
+// Near the balance of card and crew the card has fewer experts than it would hold, and lent ones take it past that:
+// what the objective asks for decides.
+TEST(Planner, LendsOnlyWhatIsBetter) {
+  for (const auto& [copy_gbps, ram_gbps, vram_gib] : {std::array{150, 100, 14}, {300, 100, 24}, {300, 200, 14}}) {
+    PlanInput input = real_input();
+    input.model.prefill_rows = 4096;
+    input.hardware.gpu->copy_gbps = copy_gbps;
+    input.hardware.ram.read_gbps = {{1, 12.0}, {8, static_cast<double>(ram_gbps)}};
+    input.hardware.gpu->vram_free = vram_gib * kGiB;
+    for (const Objective what : {Objective::kRoundTime, Objective::kHitRate}) {
+      input.policy.objective = what;
+      input.policy.memory.lend_prompt_memory = false;
+      const Plan plain = make_plan(input);
+      ASSERT_EQ(plain.limit, "VRAM: the card is full");
+      input.policy.memory.lend_prompt_memory = true;
+      const Plan plan = make_plan(input);
+      check_plan(input, plan);
+      EXPECT_EQ(plan.lent.empty(), what == Objective::kRoundTime) << vram_gib;
+      if (what == Objective::kHitRate) {
+        EXPECT_GT(plan.hit_rate, plain.hit_rate);
+        EXPECT_LT(plan.best_round()->tokens_per_second(), plain.best_round()->tokens_per_second());
+      } else {
+        EXPECT_EQ(plan.slots, plain.slots);
+      }
+    }
+  }
 }
 
 }  // namespace
