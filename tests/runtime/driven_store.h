@@ -237,9 +237,11 @@ class Driven {
   }
   void check_all() {
     std::set<const std::uint8_t*> places;
+    std::vector<const std::uint8_t*> blobs;
     std::size_t slots = 0, on_card = 0;
     for (int b = 0; b < kBanks; ++b)
       for (int e = 0; e < kExperts; ++e) {
+        blobs.push_back(store->blob(b, e));
         if (store->blob(b, e) == nullptr) continue;
         check_blob(b, e);
         places.insert(store->blob(b, e));
@@ -253,6 +255,10 @@ class Driven {
     std::size_t loaded = 0;
     for (const Place place : store->placement().place) loaded += place != Place::kDisk;
     EXPECT_EQ(places.size(), loaded) << "two experts in one place";
+    // A card's table of addresses is made anew where the number has changed (CudaOps::refresh_slots).
+    EXPECT_TRUE(blobs == blobs_ || store->moves() != moves_ || blobs_.empty()) << "an expert has moved unseen";
+    blobs_ = std::move(blobs);
+    moves_ = store->moves();
   }
   std::set<std::pair<int, int>> card_now() const {
     std::set<std::pair<int, int>> now;
@@ -270,6 +276,8 @@ class Driven {
   std::mt19937 random_;
   std::vector<std::vector<std::uint8_t>> truth_;
   std::set<std::pair<int, int>> on_card_;
+  std::vector<const std::uint8_t*> blobs_;  // when all was last checked
+  std::uint64_t moves_ = 0;
 };
 
 inline ExpertPlacement thirds(std::uint32_t seed, bool disk = false) {

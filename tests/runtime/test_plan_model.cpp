@@ -3,6 +3,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -68,6 +69,29 @@ TEST(PlanModel, LongPassesFitTheirRegion) {
     EXPECT_EQ(region.used(), used);
     EXPECT_TRUE(more.get() < region.data() || more.get() >= region.data() + region.bytes());
   }
+}
+
+// Arrays in a region begin where a card's own do, and are zeroed to their last byte.
+TEST(PlanModel, ARegionLaysArraysOutAsACardDoes) {
+  Region region(host_memory(), 1000);
+  std::memset(region.data(), 0xab, region.bytes());
+  const auto first = region.allocate(300), second = region.allocate(1), rest = region.allocate(232);
+  EXPECT_EQ(first.get(), region.data());
+  EXPECT_EQ(second.get(), region.data() + 512);
+  EXPECT_EQ(rest.get(), region.data() + 768);
+  EXPECT_EQ(region.used(), region.bytes());
+  for (std::size_t i = 0; i < 1000; ++i) EXPECT_EQ(region.data()[i], i < 300 || i == 512 || i >= 768 ? 0 : 0xab) << i;
+  const auto outside = region.allocate(1);
+  EXPECT_TRUE(outside.get() < region.data() || outside.get() >= region.data() + 1000);
+}
+
+// What is planned for short and for long passes where memory is lent; only short ones count logits.
+TEST(PlanModel, WorkMemoryOfShortAndLongPasses) {
+  const Model model = Model::open(kNano);
+  const PlanModel plan = plan_model(model, 700);
+  EXPECT_EQ(plan.workspace, workspace_bytes(model.shape, 700, model.shape.max_positions, 16));
+  EXPECT_EQ(plan.long_workspace, workspace_bytes(model.shape, 700, model.shape.max_positions, 0));
+  EXPECT_EQ(plan.short_workspace, workspace_bytes(model.shape, 64, model.shape.max_positions, 16));
 }
 
 // Packs every matrix and bank of the nano model and counts.
@@ -302,6 +326,25 @@ TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   std::size_t on_card = 0;
   for (const auto& bank : json["on_card"]) on_card += bank.size();
   EXPECT_EQ(on_card, static_cast<std::size_t>(report.plan.slots));
+  // Lent experts are told apart, in the layers' reports as well.
+  ASSERT_FALSE(report.plan.lent.empty());
+  EXPECT_EQ(json["lent_bytes"], report.plan.lent_bytes);
+  std::vector<std::int32_t> lent;
+  for (int bank = 0; bank < 49; ++bank) {
+    const auto& experts = json["lent"][static_cast<std::size_t>(bank)];
+    for (const auto& expert : experts) lent.push_back(bank * 512 + expert.get<std::int32_t>());
+    const std::string shown = explain_layer(report, bank);
+    const int slots = report.plan.slots_by_bank[static_cast<std::size_t>(bank)];
+    EXPECT_NE(shown.find(fmt::format(" {} of 512 experts", slots + static_cast<int>(experts.size()))),
+              std::string::npos)
+        << shown;
+    EXPECT_EQ(shown.find(fmt::format("  {} of them between prompts only\n", experts.size())) == std::string::npos,
+              experts.empty())
+        << shown;
+  }
+  std::vector<std::int32_t> planned = report.plan.lent;
+  std::sort(planned.begin(), planned.end());
+  EXPECT_EQ(lent, planned);
   ASSERT_EQ(json["rounds"].size(), 5U);
   for (std::size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(json["rounds"][i]["drafts"], i);
