@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "placement/check.h"
+#include "runtime/expert_store.h"
 
 namespace tandem {
 
@@ -37,8 +38,13 @@ void MtpDrafter::catch_up(std::span<const TokenId> tokens, bool logits) {
   const auto width = static_cast<std::size_t>(state_.shape().wide());
   const std::size_t first = mtp.hidden_first, known = tokens.size() - std::min(tokens.size(), first + 1);
   const std::size_t rows = std::min(mtp.waiting(width), known);
+  // Not in passes that take lent memory back, where the trunk has left it: rows of a short prompt after others that
+  // waited, or of many rounds without a chain.
+  const ExpertStore* store = pipeline_.experts();
+  const bool lent = store != nullptr && store->lent() > 0;
+  const std::size_t most = lent ? std::min(store->short_rows(), pipeline_.max_rows()) : pipeline_.max_rows();
   for (std::size_t done = 0; done < rows;) {
-    const std::size_t count = std::min(rows - done, pipeline_.max_rows());
+    const std::size_t count = std::min(rows - done, most);
     const bool last = done + count == rows;
     out_ =
         head_.forward(state_, ConstRows(mtp.hidden.data() + done * width, count, width),

@@ -10,6 +10,7 @@
 #include "cpu/cpu_ops.h"
 #include "placement/replay.h"
 #include "runtime/expert_store.h"
+#include "runtime/mtp_drafter.h"
 #include "runtime/plan_report.h"
 #include "runtime/route_recorder.h"
 #include "runtime/workspace.h"
@@ -395,6 +396,45 @@ TEST(Lockstep, RecordedPassesFollowLentExperts) {
   const auto lent = [&](std::size_t rows, ExpertStore& store) { full += rows == 70 && store.lent() == all ? 1 : 0; };
   follow_the_cpu(load, {2, 2, 2, 3, 70, 3, 2, 2, 2, 5, 3, 70, 5, 3, 2}, lent);
   EXPECT_EQ(full, 2);
+}
+
+// Rows that waited for the draft head, before and within a prompt that the trunk runs in a short pass, do not cost the
+// lent memory.
+TEST(Lockstep, TheDraftHeadLeavesLentMemoryAlone) {
+  SKIP_WITHOUT_MACHINE();
+  const auto ops = make_model_machine(2);
+  LoadOptions load;
+  load.placement = random_placement(0.2, 0, 8);
+  load.lending = some_lending();
+  Pipeline pipeline(nano(), *ops, 64, load);
+  const ExpertStore& store = *pipeline.experts();
+  SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+  MtpDrafter head(pipeline, state, MtpNorm::kFull, MtpAttention::kSparse);
+  const Prompt& tokens = prompts()[2];
+  const auto pass = [&](std::size_t rows, MtpDrafter::Rows what) {
+    const std::size_t first = state.position();
+    const PassOutput out =
+        pipeline.forward(state, std::span(tokens).subspan(first, rows), PassMode::kCommit, LogitRows::kLast);
+    head.take(first, out.wide, what);
+  };
+  const auto width = static_cast<std::size_t>(nano().shape.wide());
+  pass(40, MtpDrafter::Rows::kPrompt);
+  EXPECT_EQ(store.lent(), 0U);
+  for (int round = 0; round < 20; ++round) pass(1, MtpDrafter::Rows::kRound);
+  EXPECT_GT(store.lent(), 20U);
+  EXPECT_EQ(state.mtp.waiting(width), 21U);
+  head.start(state.position(), {});
+  EXPECT_TRUE(head.begin(std::span(tokens).first(state.position() + 1)));  // 21 rows
+  EXPECT_EQ(state.mtp.waiting(width), 0U);
+  EXPECT_GT(store.lent(), 20U);
+  for (int round = 0; round < 9; ++round) pass(1, MtpDrafter::Rows::kRound);
+  pass(16, MtpDrafter::Rows::kPrompt);  // 24 rows for the head
+  EXPECT_EQ(state.mtp.waiting(width), 1U);
+  EXPECT_GT(store.lent(), 20U);
+  pass(17, MtpDrafter::Rows::kPrompt);
+  EXPECT_EQ(store.lent(), 0U);
+  EXPECT_EQ(state.mtp.rows, state.position() - 1);
+  store.verify();
 }
 
 // Work memory of a second pipeline over the same experts, which lie in its memory when it is made, and of its passes.
