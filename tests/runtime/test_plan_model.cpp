@@ -16,6 +16,7 @@
 #include "runtime/model_visit.h"
 #include "runtime/packed_matrix.h"
 #include "runtime/region.h"
+#include "runtime/replay_plan.h"
 #include "runtime/workspace.h"
 #include "tests/real_shape.h"
 #include "tests/runtime/model_cases.h"
@@ -362,6 +363,39 @@ TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   const std::string layer = explain_layer(report, 2);
   EXPECT_TRUE(layer.starts_with("\nLayer 2     ")) << layer;
   EXPECT_NE(explain_layer(report, 48).find("Layer 48 (draft block)"), std::string::npos);
+}
+
+// A plan as the case of a replay lends what it lends; to nobody of a draft block that only the trace has.
+TEST(PlanReport, ReplaysLendAsPlanned) {
+  TempDir dir;
+  ReplayPlanOptions options;
+  options.model = real_size_file(dir);
+  options.hardware = dir / "machine.yaml";
+  tandem::write_file(options.hardware, kMachine);
+  for (const bool drafts : {true, false}) {
+    tandem::write_file(dir / "p.yaml", fmt::format("drafting: {{mtp: {}}}\n", drafts));
+    options.policies = {(dir / "p.yaml").string()};
+    PlanOptions plan_options;
+    plan_options.model = options.model;
+    plan_options.placement.hardware = options.hardware;
+    plan_options.placement.policy = dir / "p.yaml";
+    const Plan plan = make_plan_report(plan_options).plan;
+    ASSERT_FALSE(plan.lent.empty());
+    TraceHeader header;
+    header.banks = 49;
+    header.experts = 512;
+    const std::vector<PlannedCase> cases = planned_cases(options, header);
+    ASSERT_EQ(cases.size(), 1U);
+    const ReplayCase& replay = cases[0].replay;
+    EXPECT_EQ(replay.lending.bytes, plan.lent_bytes);
+    EXPECT_EQ(replay.lending.rows, kShortRows);
+    std::vector<double> expected = plan.expected;
+    expected.resize(25088, 0.0);
+    EXPECT_EQ(replay.lending.expected, expected);
+    Adapter adapter(replay.settings, replay.start, replay.expert_bytes, replay.movable, replay.lending);
+    adapter.end_round(true);
+    EXPECT_FALSE(adapter.loans().empty());
+  }
 }
 
 TEST(PlanReport, NanoWithACensusExplained) {
