@@ -437,6 +437,82 @@ TEST(Lockstep, TheDraftHeadLeavesLentMemoryAlone) {
   store.verify();
 }
 
+// A step of one of two conversations: a prompt, one that is cancelled, a window, a chain of drafts, or statistics.
+void random_step(Pipeline& pipeline, SequenceState& state, MtpDrafter& head, std::mt19937& random, LogitsHash& hash) {
+  const Prompt& tokens = prompts()[2];
+  const std::size_t first = state.position();
+  const auto next = std::span(tokens).subspan(first);
+  const auto kind = random() % 12;
+  if (kind == 0) {
+    const PassOutput out = pipeline.forward(state, next.first(1 + random() % 90), PassMode::kCommit, LogitRows::kAll);
+    add_rows(hash, out.logits);
+    return head.take(first, out.wide, MtpDrafter::Rows::kPrompt);
+  }
+  if (kind == 1) {
+    int calls = 0;
+    const auto cancelled = [&] { return ++calls > 1; };
+    pipeline.prefill(state, next.first(60), 1 + random() % 50, LogitRows::kLast, {}, cancelled);
+    return;
+  }
+  if (kind < 8) {
+    const std::size_t rows = 1 + random() % 4, kept = 1 + random() % rows;
+    const PassOutput out = pipeline.forward(state, next.first(rows), PassMode::kWindow, LogitRows::kAll);
+    add_rows(hash, out.logits);
+    state.keep(kept);
+    return head.take(first, out.wide.slice(0, kept), MtpDrafter::Rows::kRound);
+  }
+  if (kind == 11) return static_cast<void>(pipeline.experts()->stats());
+  SamplerSettings sampling;
+  sampling.temperature = 0;
+  head.start(first, sampling);
+  Prompt prefix(tokens.begin(), tokens.begin() + static_cast<std::ptrdiff_t>(first) + 1);
+  if (!head.begin(prefix)) return;
+  for (int depth = 0; depth < 3; ++depth) {
+    const Draft draft = head.draft(prefix);
+    hash.add(std::span(&draft.confidence, 1));
+    prefix.push_back(draft.token);
+    head.advance(draft.token, true);
+  }
+  head.end();
+}
+
+// Whatever two conversations do, their logits and drafts are those of a run that lends nothing.
+TEST(Lockstep, ConversationsTakeTurnsWithLentMemory) {
+  SKIP_WITHOUT_MACHINE();
+  const auto run = [](std::uint32_t seed, const Lending& lending, std::size_t& lent) {
+    const auto ops = make_model_machine(2);
+    LoadOptions load;
+    load.placement = random_placement(seed == 4 ? 0.0 : 0.3, seed == 3 ? 0.1 : 0.0, seed);
+    load.adapt.mode = static_cast<AdaptMode>(seed % 4);
+    load.adapt.half_life_rows = 30;
+    load.part_rows = 32;
+    load.lending = lending;
+    Pipeline pipeline(nano(), *ops, 90, load);
+    SequenceState a(nano().shape, {kContext, KvType::kF16}, ops->memory());
+    SequenceState b(nano().shape, {kContext, KvType::kF16}, ops->memory());
+    MtpDrafter head_a(pipeline, a, MtpNorm::kFull, MtpAttention::kSparse);
+    MtpDrafter head_b(pipeline, b, MtpNorm::kFull, MtpAttention::kDense);
+    std::mt19937 random(seed);
+    LogitsHash hash;
+    for (int step = 0; step < 90 && std::max(a.position(), b.position()) + 100 < prompts()[2].size(); ++step) {
+      const bool first = random() % 4 != 0;
+      random_step(pipeline, first ? a : b, first ? head_a : head_b, random, hash);
+      lent = std::max(lent, pipeline.experts()->lent());
+      if (step % 10 == 0) pipeline.experts()->verify();
+    }
+    pipeline.experts()->verify();
+    return hash.hex();
+  };
+  for (const std::uint32_t seed : {1U, 2U, 3U, 4U}) {
+    std::size_t none = 0, lent = 0;
+    const std::string expected_hash = run(seed, {}, none);
+    EXPECT_EQ(run(seed, some_lending(), lent), expected_hash) << seed;
+    EXPECT_EQ(none, 0U);
+    EXPECT_GT(lent, 5U) << seed;
+    if (kRaceDetector) break;
+  }
+}
+
 // Work memory of a second pipeline over the same experts, which lie in its memory when it is made, and of its passes.
 TEST(Lockstep, ASecondPipelineTakesLentMemoryBack) {
   SKIP_WITHOUT_MACHINE();
