@@ -8,6 +8,13 @@
 // In every mode a swap is between two movable experts of the same size, no expert takes part in two swaps of a round,
 // no bank falls below its floor (within one bank a swap is always allowed), and an expert used in the round does not
 // give way to one used less in it. All ties go to the lower index (bank * experts + expert).
+//
+// Loans: memory of the card that only long passes need (their work memory, experts on their way) is lent to experts
+// between them. Such an expert stays in RAM as well, so that the memory can be taken back at once (reclaim()), before a
+// pass of more than Lending::rows rows. At the end of every decode round that finds memory free, the next experts are
+// lent places, those of the most routes for their bytes first; as with swaps, they are copied during the next round and
+// hold from the one after. Where a lent expert gives way in a swap, it leaves at once and the newcomer gets its place,
+// and stays in RAM too.
 #pragma once
 
 #include <cstdint>
@@ -18,14 +25,6 @@
 #include "placement/plan.h"
 
 namespace tandem {
-
-//
-// Loans: memory of the card that only long passes need (their work memory, experts on their way) is lent to experts
-// between them. Such an expert stays in RAM as well, so that the memory can be taken back at once (reclaim()), before a
-// pass of more than Lending::rows rows. At the end of every decode round that finds memory free, the next experts are
-// lent places, those of the most routes for their bytes first; as with swaps, they are copied during the next round and
-// hold from the one after. Where a lent expert gives way in a swap, it leaves at once and the newcomer gets its place,
-// and stays in RAM too.
 
 // One expert in, one out, of the same size class.
 struct Swap {

@@ -46,7 +46,8 @@ class Chat {
                              session_.context(), session_.settings().chat.thinking ? "on" : "off"));
     std::string machine = engine.ops().describe();
     if (ExpertStore* experts = engine.experts(); experts != nullptr && experts->has_card())
-      machine += fmt::format("; {} of {} experts on the card, {:.0f} % hits expected", experts->slots(),
+      machine += fmt::format("; {} of {} experts on the card, {:.0f} % hits expected",
+                             experts->slots() + engine.plan().plan.lent.size(),
                              engine.plan().plan.placement.place.size(), 100 * engine.plan().plan.hit_rate);
     screen_.note(machine);
   }
