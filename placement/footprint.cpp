@@ -46,7 +46,8 @@ StateBytes state_bytes(const ModelShape& shape, const StateLayout& layout) {
   bytes.gdn_state = gdn * shape.gdn_value_heads * shape.gdn_dim * shape.gdn_dim * 4;
   bytes.gdn_conv = gdn * (shape.gdn_conv - 1) * shape.gdn_conv_width() * 4;
   bytes.ple_conv = shape.ple_layer < 0 ? 0 : shape.ple_history() * shape.wide() * 4;
-  bytes.replay = layout.window * replay_bytes_per_row(shape);
+  const std::int64_t history_row = gdn * shape.gdn_conv_width() + (shape.ple_layer < 0 ? 0 : shape.wide());
+  bytes.replay = layout.window * (replay_bytes_per_row(shape) + history_row * 4);
   bytes.mtp_kv = mtp.kv;
   bytes.mtp_pooled = mtp.pooled;
   bytes.mtp_raw = mtp.raw;

@@ -38,7 +38,8 @@ struct StateLayout {
 //   gdn_state     G * value_heads * gdn_dim^2 * 4
 //   gdn_conv      G * (taps - 1) * gdn_conv_width * 4
 //   ple_conv      (taps - 1) * ngram_size * D * 4, 0 without PLE
-//   replay        w * replay_bytes_per_row: the log from which a dropped draft is undone
+//   replay        w * (replay_bytes_per_row + G * gdn_conv_width * 4 + D * 4): the log from which a dropped draft is
+//                 undone, and the window's rows of the convolutions' histories; without PLE no D
 //   mtp_kv, mtp_pooled, mtp_raw   as above with A = mtp_layers
 // Bytes are rounded up to whole ones per term.
 struct StateBytes {
@@ -65,10 +66,6 @@ inline constexpr int kShortRows = 64;
 // What the experts of a pass of so many rows need on a card beside that: for every (row, expert) pair its hidden row,
 // quantised (ff * 11 / 8), and its place in the order of the experts (8).
 std::int64_t long_pass_bytes(const ModelShape& shape, std::int64_t rows);
-
-// What kernels work in on a card beside all that: sums of products of many rows (32 MiB) and of attention, hidden rows
-// of a window's experts, flags. Without it a card of 24 GiB held 61 to 68 MiB more than planned (H200, 2026-12-01).
-inline constexpr std::int64_t kCardWork = std::int64_t{64} << 20;
 
 // Rows of a prompt's pass where nobody says: 512 without a card (vram 0) and on one of less than 8 GiB; 1,024 below 16
 // GiB; 4,096 from there on. A pass is sent all experts that are off the card however many rows it has, so more rows are

@@ -156,10 +156,10 @@ class Planner {
     const std::int64_t pairs = long_passes ? long_pass_bytes(model.shape, model.prefill_rows) : 0;
     if (lends_) {
       // Long passes have a row of logits beside those of a window.
-      add(side, "work memory", kCardWork + model.short_workspace + wide_in(kShortRows) + pairs + model.shape.vocab * 4);
+      add(side, "work memory", model.short_workspace + wide_in(kShortRows) + pairs + model.shape.vocab * 4);
       plan_.lent_bytes = model.long_workspace + wide_in(model.prefill_rows) + ring + kRegionSlack;
     } else {
-      add(side, "work memory", (input_.card ? kCardWork : 0) + model.workspace + wide_in(model.prefill_rows));
+      add(side, "work memory", model.workspace + wide_in(model.prefill_rows));
     }
     if (slots_possible_) {
       if (input_.card) add(Memory::kVram, "hand-off buffers", handoff_bytes(model.shape));

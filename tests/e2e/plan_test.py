@@ -79,7 +79,7 @@ class PlanTest(unittest.TestCase):
     def test_a_plan_that_does_not_fit(self):
         code, out, err = self.plan("--vram", "520MiB")
         self.assertEqual((code, err), (1, ""))
-        self.assertRegex(out, r"\nDoes not fit: VRAM: 0\.1\d GiB needed without a single expert on the card, 0\.01 GiB")
+        self.assertRegex(out, r"\nDoes not fit: VRAM: 0\.0\d GiB needed without a single expert on the card, 0\.01 GiB")
         self.assertNotIn("Experts ", out)
         self.assertFalse(json.loads(self.plan("--vram", "520MiB", "--json")[1])["fits"])
 

@@ -375,13 +375,13 @@ class Shared(ProfileTest):
         with open(self.path("small.yaml"), "w", encoding="utf-8") as file:
             file.write("context: 2048\nmemory:\n  vram_reserve: 0\nadapt:\n  mode: off\n")
         out = self.tandem("replay", self.trace, "--model", MODEL, "--policy", self.path("small.yaml"), "--vram",
-                          "116MiB,128MiB", "--hardware", os.path.join(root, "hardware", "rtx3090-64gb.yaml"), "--csv",
+                          "56MiB,68MiB", "--hardware", os.path.join(root, "hardware", "rtx3090-64gb.yaml"), "--csv",
                           self.path("p.csv"))
-        self.assertRegex(out, r"(?m)^small 128 MiB +288 +100\.0% .* 0\.00 +0\.00 +0 B +\d+\.\d{3} ms$")
+        self.assertRegex(out, r"(?m)^small 68\.0 MiB +288 +100\.0% .* 0\.00 +0\.00 +0 B +\d+\.\d{3} ms$")
         with open(self.path("p.csv"), encoding="utf-8") as file:
             table = [line.rstrip("\n").split(",") for line in file]
         rows = [dict(zip(table[0], line)) for line in table[1:]]
-        self.assertEqual([row["case"] for row in rows], ["small 116 MiB", "small 128 MiB"])
+        self.assertEqual([row["case"] for row in rows], ["small 56.0 MiB", "small 68.0 MiB"])
         self.assertGreater(float(rows[0]["decode_round_seconds"]), float(rows[1]["decode_round_seconds"]))
         self.assertIn("expected --model FILE with --policy and --vram", self.refused("replay", self.trace, "--vram", "1GiB"))
 

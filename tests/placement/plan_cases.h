@@ -115,8 +115,8 @@ inline PlanInput small_input(Random& random, bool equal_sizes, int max_experts =
   input.card = true;
   const std::int64_t all = 16 * kMiB * banks * shape.experts / 8;
   input.hardware.gpu->vram_total = 0;
-  input.hardware.gpu->vram_free = kCardWork + input.model.dense_packed + 3 * kMiB +
-                                  static_cast<std::int64_t>(uniform(random, 0, 1) * static_cast<double>(all));
+  input.hardware.gpu->vram_free =
+      input.model.dense_packed + 3 * kMiB + static_cast<std::int64_t>(uniform(random, 0, 1) * static_cast<double>(all));
   input.shares = power_shares(banks, shape.experts, shape.experts_used, uniform(random, 0, 2), random());
   return input;
 }

@@ -62,7 +62,7 @@ TEST(Footprint, ReplayLogPerRow) {
   EXPECT_EQ(replay_bytes_per_row(real_shape()), 36 * 8240 * 4);  // 8,240 floats a layer, 1.19 MB in all
   StateLayout layout = spec_layout(1);
   layout.window = 16;
-  EXPECT_EQ(state_bytes(real_shape(), layout).replay, 16 * 36 * 8240 * 4);
+  EXPECT_EQ(state_bytes(real_shape(), layout).replay, 16 * (36 * (8240 + 10240) + 10240) * 4);
 }
 
 TEST(Footprint, FractionalBitsAreRoundedUp) {

@@ -17,6 +17,7 @@
 #include "runtime/packed_matrix.h"
 #include "runtime/region.h"
 #include "runtime/replay_plan.h"
+#include "runtime/sequence_state.h"
 #include "runtime/workspace.h"
 #include "tests/real_shape.h"
 #include "tests/runtime/model_cases.h"
@@ -45,6 +46,28 @@ TEST(PlanModel, WorkspaceBytes) {
       }
     }
   }
+}
+
+// The formula of a sequence's state is what one takes.
+TEST(PlanModel, StateBytes) {
+  ModelShape bare = tiny_shape();
+  bare.ple_layer = -1;
+  bare.mtp_layers = 0;
+  for (const ModelShape& shape : {tiny_shape(), bare, real_shape()})
+    for (const KvType kv : {KvType::kF16, KvType::kF32}) {
+      Region memory(host_memory(), std::size_t{1} << 30);
+      const SequenceState state(shape, {1000, kv}, memory);
+      StateLayout layout;
+      layout.context = 1000;
+      layout.kv_bits = kv == KvType::kF16 ? 16 : 32;
+      layout.window = static_cast<int>(kMaxWindow);
+      const std::int64_t planned = state_bytes(shape, layout).total();
+      // Arrays begin at multiples of 256, eight of them a layer at most, and the open block's keys are one row fewer.
+      const auto taken = static_cast<std::int64_t>(memory.used());
+      EXPECT_LE(std::abs(taken - planned), (shape.layers + 2) * 8 * 256 + (shape.layers + 1) * shape.indexer_dim * 4)
+          << taken << " taken, " << planned << " planned";
+      EXPECT_GT(planned, 0);
+    }
 }
 
 // What a plan sets aside to be lent holds the work memory of long passes, all but what grows, and nothing of it lies
