@@ -65,10 +65,10 @@ inline RouteShares power_shares(int banks, int experts, int used, double exponen
 inline PlanInput real_input() {
   PlanInput input;
   input.model.shape = real_shape();
-  input.model.weights.embedding = 680 * 1000 * 1000LL;
+  input.model.weights.embedding = 640 * 1000 * 1000LL;
   input.model.weights.ngram_table = 28800 * 1000 * 1000LL;
   input.model.expert_bytes.assign(49, 1900 * 1024);
-  input.model.dense_packed = 3930 * 1000 * 1000LL;
+  input.model.dense_packed = 4000 * 1000 * 1000LL;
   input.model.shared_packed = 250 * 1000 * 1000LL;
   input.model.head_packed = 520 * 1000 * 1000LL;
   input.model.draft_packed = 80 * 1000 * 1000LL;
