@@ -227,6 +227,7 @@ void print_table(const std::string& title, const std::vector<std::unique_ptr<Con
 
 int bench(const BenchOptions& options, const OpsFactory& make_ops) {
   for (const std::string& word : options.drafts) parse_drafts(word, {});
+  if (!options.rounds.empty()) AtomicFile probe(options.rounds);  // better refused before the weights are loaded
   Engine engine(options.engine, make_ops);
   for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
   if (options.acceptance && (options.free || !engine.model().mtp))
@@ -237,7 +238,6 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     fail_input("bench: expected --prompt-tokens and --tokens within the context of {}, found {} and {}",
                engine.context(), options.prompt_tokens, options.tokens);
   catch_interrupts(InterruptMode::kOnce);
-  if (!options.rounds.empty()) AtomicFile probe(options.rounds);  // better refused now
   std::string lines(LoggedDrafter::kHeader);
   write_stdout(fmt::format("{}\n{}, {} tokens; {} segments of {} + {} tokens, {} repeats; times in ms a round\n",
                            engine.ops().describe(), options.text, tokens.size(), options.segments,
@@ -253,7 +253,10 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     for (auto& way : ways)
       if (!options.rounds.empty() && way->plain() != nullptr)
         way->logged.emplace(*way->plain(), way->lines, way->place);
-    if (!run_mode(options, engine, tokens, forced, ways)) {
+    const bool done = run_mode(options, engine, tokens, forced, ways);
+    for (const auto& way : ways) lines += way->lines;
+    if (!options.rounds.empty()) write_file(options.rounds, lines);  // what there is, when stopped
+    if (!done) {
       engine.close();
       return 130;
     }
@@ -262,9 +265,7 @@ int bench(const BenchOptions& options, const OpsFactory& make_ops) {
     if (const std::uint64_t compared = engine.ops().experts_compared(); compared > 0)
       write_stdout(fmt::format("experts computed on both sides: {}, all equal\n", compared));
     print_table(forced ? "forced text (every configuration walks the file)" : "free text (the model's own)", ways);
-    for (const auto& way : ways) lines += way->lines;
   }
-  if (!options.rounds.empty()) write_file(options.rounds, lines);
   engine.close();
   return 0;
 }
