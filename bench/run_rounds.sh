@@ -8,8 +8,8 @@
 # --bin holds bench_round, make_synth and tandem (default: build/release/bin), and perhaps lib/ with their libraries. OUT is
 # --out, else $OUT, else ./bench-out. The models are written to --work (default /tmp): 60 GB, then 41 GB (half of the layers:
 # times are to be doubled), removed in between. --passes: of a figure (30). --chances: that a draft is right (0.524,0.667,0.75), on
-# --tokens of text (96). --prompts runs bench_prefill on the first model, too; --lending compares, in turns, prompts' memory lent to
-# experts and kept (docs/placement.md), and the text of a long prompt's answer. --quick tries the script itself: four layers.
+# --tokens of text (96). --prompts runs bench_prefill on the first model, too; --lending compares, in turns, what lending
+# memory to experts brings (docs/placement.md), and the text of a long prompt's answer. --quick tries the script itself: four layers.
 set -uo pipefail
 # shellcheck source=bench/common.sh
 . "$(dirname -- "$(readlink -f -- "$0")")/common.sh"
@@ -66,24 +66,25 @@ drafting() {
   done | tee "$out/drafting-$name.txt"
 }
 
-# lending MODEL CENSUS: keep, lend, lend, keep.
+# lending MODEL CENSUS: nothing lent, the memory of prompts, and the free cache besides; then the other way round.
 lending() {
-  local how text=$root/tests/golden/eval/prose.txt
-  for how in keep lend; do
-    printf 'census:\n  - {file: %s}\nmemory: {lend_prompt_memory: %s}\n' "$2" "$([[ $how == lend ]] && echo true || echo false)" >"$files/$how.yaml"
+  local how text=$root/tests/golden/eval/prose.txt lent=(keep prompts both both prompts keep)
+  for how in keep prompts both; do
+    printf 'census:\n  - {file: %s}\nmemory: {lend_prompt_memory: %s, lend_kv_cache: %s}\n' "$2" \
+      "$([[ $how == keep ]] && echo false || echo true)" "$([[ $how == both ]] && echo true || echo false)" >"$files/$how.yaml"
   done
-  for how in keep lend lend keep; do
-    echo "== memory of prompts: $how"
-    "$bin/tandem" bench decode "$1" --text "$text" --device cuda:0 --vram 24GiB --context 4096 --policy "$files/$how.yaml" --adapt off \
+  for how in "${lent[@]}"; do
+    echo "== lent memory: $how"
+    "$bin/tandem" bench decode "$1" --text "$text" --device cuda:0 --vram 24GiB --context 32768 --policy "$files/$how.yaml" --adapt off \
       --lookup off --draft-vocab off --drafts off,1,2 --mode forced --acceptance 0.75 --segments 1 --prompt-tokens 512 --tokens "$tokens" \
       --repeats 2 --temperature 0 || failed=1
   done | tee "$out/lending-$name.txt"
   head -c 12000 "$text" >"$files/prompt.txt"
-  for how in keep lend; do
-    "$bin/tandem" run "$1" --raw --prompt-file "$files/prompt.txt" --max-tokens 64 --greedy --device cuda:0 --vram 24GiB --context 16384 \
+  for how in keep both; do
+    "$bin/tandem" run "$1" --raw --prompt-file "$files/prompt.txt" --max-tokens 64 --greedy --device cuda:0 --vram 24GiB --context 32768 \
       --policy "$files/$how.yaml" --draft-vocab off --logits-hash >"$files/$how.txt" || failed=1
   done
-  if cmp "$files/keep.txt" "$files/lend.txt"; then echo "the same text, $(tail -1 "$files/lend.txt")"; else failed=1; fi | tee -a "$out/lending-$name.txt"
+  if cmp "$files/keep.txt" "$files/both.txt"; then echo "the same text, $(tail -1 "$files/both.txt")"; else failed=1; fi | tee -a "$out/lending-$name.txt"
 }
 
 rounds q3

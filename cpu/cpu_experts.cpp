@@ -33,10 +33,7 @@ LoadedModel CpuOps::load(const Model& model, const LoadOptions& options) {
       for (const std::uint8_t* key : keys) banks_.erase(key);
       delete gone;
     };
-    std::shared_ptr<Region> lent;
-    if (options.lending.bytes > 0)
-      lent = std::make_shared<Region>(memory(), static_cast<std::size_t>(options.lending.bytes));
-    store = {new ExpertStore(model, with_dense, &card_, spread, std::move(lent)), forget};
+    store = {new ExpertStore(model, with_dense, &card_, spread, {memory(), options.lending}), forget};
     share_experts(model, store);
   }
   loaded.experts = store;

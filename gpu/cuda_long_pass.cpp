@@ -25,7 +25,7 @@ std::size_t CudaOps::prepare_long_pass(const PassKey& key) {
     const std::size_t rows = key.rows, met = experts.all_on_card ? 0 : rows;
     if (rows > kMaxWindow) reserve_gemm(rows * experts.used, experts);
     // Short passes have not taken back the memory that the ring is in.
-    const bool short_pass = rows <= (store->prompt_memory() != nullptr ? store->short_rows() : kMaxWindow);
+    const bool short_pass = rows <= (store->lent_memory().prompt ? store->short_rows() : kMaxWindow);
     if (short_pass || experts.all_on_card || rows < experts.stream_rows || !store->ram_pinned()) {
       crew_rows = std::max(crew_rows, met);
       continue;
@@ -42,7 +42,7 @@ std::size_t CudaOps::prepare_long_pass(const PassKey& key) {
     experts.streaming = expert_bytes > 0;
     if (!every_bank) crew_rows = std::max(crew_rows, met);
     ring = std::max(ring, static_cast<std::size_t>(stream_ring_bytes(expert_bytes * experts.experts, expert_bytes)));
-    if (store->prompt_memory() != nullptr) ring_memory = store->prompt_memory();
+    if (store->lent_memory().prompt) ring_memory = store->lent_memory().prompt.get();
   }
   if (ring == 0) return crew_rows;
   expert_stream_.reserve(*ring_memory, ring);

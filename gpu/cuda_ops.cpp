@@ -111,13 +111,11 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
       with_dense.progress = [&](std::size_t done, std::size_t total) {
         options.progress(dense_bytes + done, dense_bytes + total);
       };
-    std::shared_ptr<Region> lent;
-    if (options.lending.bytes > 0)
-      lent = std::make_shared<Region>(memory_, static_cast<std::size_t>(options.lending.bytes));
+    LentMemory lent(memory_, options.lending);
     // Another model's long passes would not take it back, and use the same ring.
     for (const auto& [key, ref] : banks_)
       if (const std::shared_ptr<ExpertStore> other = ref.store())
-        CHECK(!lent && other->prompt_memory() == nullptr, "two models on a card that lends memory");
+        CHECK(!lent && !other->lent_memory(), "two models on a card that lends memory");
     store = std::make_shared<ExpertStore>(model, with_dense, &card_, parallel_, std::move(lent));
     card_.wait();  // the last uploads
     auto experts = std::make_shared<Experts>();

@@ -17,32 +17,6 @@ constexpr double kMostHalvings = 500;  // of one round: what came before is as g
 
 }  // namespace
 
-std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
-                                       std::span<const std::int64_t> expert_bytes, std::int64_t bytes) {
-  CHECK(heat.size() == may.size() && heat.size() % expert_bytes.size() == 0, "{} {} {}", heat.size(), may.size(),
-        expert_bytes.size());
-  const std::size_t experts = heat.size() / expert_bytes.size();
-  struct Candidate {
-    double worth;
-    std::int32_t index;
-  };
-  std::vector<Candidate> candidates;
-  for (std::size_t i = 0; i < heat.size(); ++i)
-    if (may[i] != 0)
-      candidates.push_back({heat[i] / static_cast<double>(expert_bytes[i / experts]), static_cast<std::int32_t>(i)});
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.worth != b.worth ? a.worth > b.worth : a.index < b.index;
-  });
-  std::vector<std::int32_t> chosen;
-  for (const Candidate& c : candidates) {
-    const std::int64_t size = expert_bytes[static_cast<std::size_t>(c.index) / experts];
-    if (size > bytes) continue;
-    bytes -= size;
-    chosen.push_back(c.index);
-  }
-  return chosen;
-}
-
 Adapter::Adapter(AdaptSettings settings, const ExpertPlacement& start, std::vector<std::int64_t> expert_bytes,
                  std::vector<bool> movable, Lending lending)
     : banks_(start.banks),
@@ -50,7 +24,8 @@ Adapter::Adapter(AdaptSettings settings, const ExpertPlacement& start, std::vect
       settings_(settings),
       expert_bytes_(std::move(expert_bytes)),
       movable_(std::move(movable)),
-      lending_(std::move(lending)) {
+      lending_(std::move(lending)),
+      places_(lending_) {
   const auto banks = static_cast<std::size_t>(banks_), all = banks * static_cast<std::size_t>(experts_);
   CHECK(start.place.size() == all && expert_bytes_.size() == banks && movable_.size() == all, "{} {} {} {}", all,
         start.place.size(), expert_bytes_.size(), movable_.size());
@@ -117,14 +92,13 @@ void Adapter::apply_pending() {
     const std::size_t in = index(swap.in_bank, swap.in_expert), out = index(swap.out_bank, swap.out_expert);
     card_[in] = 1;
     card_[out] = 0;
-    lent_[in] = swap.lent ? 1 : 0;
     insert(static_cast<Index>(in));
     insert(static_cast<Index>(out));
   }
   pending_.clear();
   for (const Loan& loan : loans_) {
     const std::size_t i = index(loan.bank, loan.expert);
-    card_[i] = lent_[i] = 1;
+    card_[i] = 1;
     insert(static_cast<Index>(i));
   }
   loans_.clear();
@@ -140,7 +114,8 @@ void Adapter::choose_loans() {
       if (!lending_.expected.empty()) heat[i] = kExpectedRows * lending_.expected[i];
       if (counted) heat[i] += key_[i] / weight_;
     }
-    queue_ = lent_experts(heat, may, expert_bytes_, lending_.bytes);
+    LentPlaces places = places_;
+    queue_ = lent_experts(heat, may, expert_bytes_, places);
     queued_ = 0;
     queue_made_ = true;
   }
@@ -151,31 +126,47 @@ void Adapter::choose_loans() {
     if (card_[static_cast<std::size_t>(i)] != 0) continue;  // a swap has brought it in meanwhile
     // One expert at least: a budget of less would never be done.
     if (!loans_.empty() && room < expert_bytes_[bank]) return;
+    const std::optional<LentPlaces::Place> place = places_.take(i, expert_bytes_[bank]);
+    if (!place) continue;  // the sequence has grown into it meanwhile
     room -= expert_bytes_[bank];
     if (position_[static_cast<std::size_t>(i)] >= 0) hottest_[bank].remove(i);
-    loans_.push_back({static_cast<int>(bank), i % experts_, lent_bytes_});
-    lent_[static_cast<std::size_t>(i)] = 1;
-    lent_bytes_ += expert_bytes_[bank];
+    loans_.push_back({static_cast<int>(bank), i % experts_, place->at, place->area > 0});
+    lent_[static_cast<std::size_t>(i)] = 1 + place->area;
   }
 }
 
-void Adapter::reclaim() {
-  queue_made_ = false;
-  lent_bytes_ = 0;
-  loans_.clear();
-  std::erase_if(pending_, [this](const Swap& swap) {
-    if (!swap.lent) return false;
-    insert(static_cast<Index>(index(swap.in_bank, swap.in_expert)));
-    insert(static_cast<Index>(index(swap.out_bank, swap.out_expert)));
-    return true;
-  });
-  for (std::size_t i = 0; i < lent_.size(); ++i) {
-    if (lent_[i] == 0) continue;
-    const auto expert = static_cast<Index>(i);
-    if (position_[i] >= 0) coldest_[bank_of(expert)].remove(expert);
-    card_[i] = lent_[i] = 0;
-    insert(expert);
+void Adapter::drop(Index i) {
+  const auto at = static_cast<std::size_t>(i);
+  lent_[at] = 0;
+  if (card_[at] != 0) {
+    if (position_[at] >= 0) coldest_[bank_of(i)].remove(i);
+    card_[at] = 0;
+  } else {
+    // Only promised: as a loan, or as the newcomer of a swap, whose other expert has left.
+    std::erase_if(loans_, [&](const Loan& loan) { return index(loan.bank, loan.expert) == at; });
+    std::erase_if(pending_, [&](const Swap& swap) {
+      if (index(swap.in_bank, swap.in_expert) != at) return false;
+      insert(static_cast<Index>(index(swap.out_bank, swap.out_expert)));
+      return true;
+    });
   }
+  insert(i);
+}
+
+std::span<const std::int32_t> Adapter::reclaim() {
+  queue_made_ = false;
+  dropped_.clear();
+  places_.free_prompt_memory(dropped_);
+  for (const Index i : dropped_) drop(i);
+  return dropped_;
+}
+
+std::span<const std::int32_t> Adapter::need_cache(std::int64_t positions) {
+  dropped_.clear();
+  if (positions < places_.cache_needed()) queue_made_ = false;
+  places_.need_cache(positions, dropped_);
+  for (const Index i : dropped_) drop(i);
+  return dropped_;
 }
 
 void Adapter::update_keys() {
@@ -223,13 +214,16 @@ bool Adapter::may_replace(Index in, Index out) const {
 }
 
 void Adapter::decide(Index in, Index out) {
-  const bool lent = lent_[static_cast<std::size_t>(out)] != 0;
+  const int lent = lent_[static_cast<std::size_t>(out)];
   pending_.push_back(
-      {static_cast<int>(bank_of(in)), in % experts_, static_cast<int>(bank_of(out)), out % experts_, lent});
+      {static_cast<int>(bank_of(in)), in % experts_, static_cast<int>(bank_of(out)), out % experts_, lent != 0});
   coldest_[bank_of(out)].pop();
   if (settings_.mode == AdaptMode::kSwaps) hottest_[bank_of(in)].pop();
-  if (lent) {
-    card_[static_cast<std::size_t>(out)] = lent_[static_cast<std::size_t>(out)] = 0;
+  if (lent != 0) {
+    places_.hand_over(lent - 1, out, in);
+    lent_[static_cast<std::size_t>(in)] = lent;
+    card_[static_cast<std::size_t>(out)] = 0;
+    lent_[static_cast<std::size_t>(out)] = 0;
   } else {
     ++slots_[bank_of(in)];
     --slots_[bank_of(out)];
@@ -275,7 +269,7 @@ const std::vector<Swap>& Adapter::end_round(bool decode) {
   count_round();
   apply_pending();
   update_keys();
-  if (decode && lending_.bytes > 0) choose_loans();
+  if (decode && lending_.any()) choose_loans();
   if (settings_.mode == AdaptMode::kLru || settings_.mode == AdaptMode::kLfu) admit_misses();
   if (settings_.mode == AdaptMode::kSwaps) choose_swaps();
   for (const Index i : met_) uses_[static_cast<std::size_t>(i)] = 0;

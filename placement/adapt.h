@@ -9,12 +9,13 @@
 // no bank falls below its floor (within one bank a swap is always allowed), and an expert used in the round does not
 // give way to one used less in it. All ties go to the lower index (bank * experts + expert).
 //
-// Loans: memory of the card that only long passes need (their work memory, experts on their way) is lent to experts
-// between them. Such an expert stays in RAM as well, so that the memory can be taken back at once (reclaim()), before a
-// pass of more than Lending::rows rows. At the end of every decode round that finds memory free, the next experts are
-// lent places, those of the most routes for their bytes first; as with swaps, they are copied during the next round and
-// hold from the one after. Where a lent expert gives way in a swap, it leaves at once and the newcomer gets its place,
-// and stays in RAM too.
+// Loans (placement/lending.h): memory that is not needed now is lent to experts, which stay in RAM as well, so that it
+// can be taken back at once: the prompt memory before a pass of more than Lending::rows rows (reclaim()), the cache's
+// as the sequence grows into it (need_cache()). At the end of every decode round that finds memory free, the next
+// experts are lent places, those of the most routes for their bytes first: the routes that an expert is expected to
+// take of kExpectedRows rows, and in the modes that count routes (kLfu, kSwaps) those that it took. As with swaps, they
+// are copied during the next round and hold from the one after. Where a lent expert gives way in a swap, it leaves at
+// once and the newcomer gets its place, and stays in RAM too.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "placement/expert_heap.h"
+#include "placement/lending.h"
 #include "placement/plan.h"
 
 namespace tandem {
@@ -35,7 +37,8 @@ struct Swap {
 };
 struct Loan {
   int bank = 0, expert = 0;
-  std::int64_t at = 0;  // byte of the memory where its place begins
+  std::int64_t at = 0;  // byte where its place begins, of the prompt memory or of the cache's
+  bool in_cache = false;
   bool operator==(const Loan&) const = default;
 };
 
@@ -54,24 +57,6 @@ struct AdaptSettings {
   double margin = 1.3;
   int floor_per_bank = 0;  // experts that every bank keeps on the card (what it had at the start, if fewer)
 };
-
-// What is lent, and to whom first: of an expert in RAM that may move, the routes that it is expected to take of
-// kExpectedRows rows, and in the modes that count routes (kLfu, kSwaps) those that it took.
-struct Lending {
-  std::int64_t bytes = 0;  // 0: nothing is lent
-  std::int64_t bytes_per_round = std::int64_t{64} << 20;
-  int rows = kShortRows;         // a pass of more rows needs the memory itself
-  std::vector<double> expected;  // [banks * experts] routes of a row; empty: all alike
-};
-// What a census says weighs as much as this many rows of the text at hand: a third of what the counts come to with the
-// usual half-life.
-inline constexpr double kExpectedRows = 1000;
-
-// The experts that `bytes` are lent to, in this order: those of which `may` is not 0, the largest heat for their bytes
-// first, ties to the lower index (bank * experts + expert). Those that no longer fit are left out. heat and may have
-// banks * experts values, expert_bytes one for each bank.
-std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
-                                       std::span<const std::int64_t> expert_bytes, std::int64_t bytes);
 
 class Adapter {
  public:
@@ -97,9 +82,13 @@ class Adapter {
   const std::vector<Swap>& end_round(bool decode = false);
   const std::vector<Swap>& swaps() const { return pending_; }
   const std::vector<Loan>& loans() const { return loans_; }
-  // A pass needs the lent memory: who is in it is off the card from now on, what was decided for it and does not hold
-  // yet is forgotten (counts().swaps has it nevertheless). Between two rounds, or within one.
-  void reclaim();
+  // A pass needs the prompt memory: who is in it is off the card from now on, what was decided for it and does not hold
+  // yet is forgotten (counts().swaps has it nevertheless). Between two rounds, or within one. Returns those experts
+  // (bank * experts + expert), newcomers of swaps included; valid until the next call of one of the two.
+  std::span<const std::int32_t> reclaim();
+  // The same for the first `positions` rows of the cache (cache_rows_needed); fewer than before: the rest is free
+  // again.
+  std::span<const std::int32_t> need_cache(std::int64_t positions);
 
   struct Counts {
     std::uint64_t routes = 0, hits = 0;
@@ -123,6 +112,7 @@ class Adapter {
   void count_round();
   void update_keys();
   void choose_loans();
+  void drop(Index i);                      // takes its place in lent memory, or the promise of one, from it
   Index victim_for(Index newcomer) const;  // the coldest that may leave for it, or -1
   bool may_replace(Index in, Index out) const;
   void decide(Index in, Index out);  // both are the tops of their heaps
@@ -148,12 +138,13 @@ class Adapter {
   std::vector<Index> newcomers_;            // scratch
   std::vector<Swap> pending_;
   Lending lending_;
-  std::vector<char> lent_;    // has a place in lent memory, or is promised one in loans_
+  LentPlaces places_;
+  std::vector<int> lent_;     // 1 + the area of the lent memory in which it has a place, or is promised one; 0: none
   std::vector<Loan> loans_;   // that do not hold yet
-  std::vector<Index> queue_;  // who is lent memory next, since it was last taken back
+  std::vector<Index> queue_;  // who is lent memory next, since some has become free
   std::size_t queued_ = 0;    // of them, those that have had their turn
   bool queue_made_ = false;
-  std::int64_t lent_bytes_ = 0;
+  std::vector<Index> dropped_;  // of the last reclaim or need_cache
   Counts counts_;
 };
 

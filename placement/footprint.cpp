@@ -54,6 +54,18 @@ StateBytes state_bytes(const ModelShape& shape, const StateLayout& layout) {
   return bytes;
 }
 
+CacheAreas cache_areas(const ModelShape& shape, const StateLayout& layout) {
+  constexpr std::int64_t kAlignment = 256;  // of an array in a region of a card (runtime/region.h)
+  const std::int64_t attention = static_cast<std::int64_t>(shape.is_gdn.size()) - gdn_layers(shape);
+  CacheAreas areas;
+  areas.position_bytes = bytes_of(std::int64_t{shape.kv_heads} * shape.head_dim, layout.kv_bits);
+  if (areas.position_bytes == 0) return {};
+  areas.count = static_cast<int>(2 * (attention + shape.mtp_layers));
+  areas.bytes = layout.context * areas.position_bytes;
+  areas.stride = (areas.bytes + kAlignment - 1) / kAlignment * kAlignment;
+  return areas;
+}
+
 std::int64_t stream_ring_bytes(std::int64_t bank_bytes, std::int64_t expert_bytes) {
   constexpr std::int64_t kMost = std::int64_t{512} << 20;  // what copies may be ahead while the mixers of a layer run
   return bank_bytes == 0 ? 0 : kStreamPlaces * std::max(std::min(kMost, 2 * bank_bytes) / kStreamPlaces, expert_bytes);

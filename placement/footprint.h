@@ -52,6 +52,17 @@ struct StateBytes {
 };
 StateBytes state_bytes(const ModelShape& shape, const StateLayout& layout);
 
+// The memory of the keys and values of one sequence (kv and mtp_kv of the above): an area for the keys and one for the
+// values of each attention layer, the trunk's and then the draft block's, `stride` bytes apart. Row p of an area begins
+// at p * position_bytes.
+struct CacheAreas {
+  int count = 0;
+  std::int64_t bytes = 0, stride = 0;  // of an area
+  std::int64_t position_bytes = 0;
+  std::int64_t total() const { return count * stride; }
+};
+CacheAreas cache_areas(const ModelShape& shape, const StateLayout& layout);
+
 // One row of the delta-rule log over all GDN layers: k, u and the decay of every head, as floats:
 //   G * (key_heads * gdn_dim + value_heads * gdn_dim + value_heads) * 4
 std::int64_t replay_bytes_per_row(const ModelShape& shape);

@@ -94,11 +94,14 @@ struct RoundTime {
 
 struct Plan {
   ExpertPlacement placement;
-  // Memory that only prompts need, apart from other work memory; where the card is full otherwise, it is lent to
-  // experts while text is generated (placement/adapt.h): the first ones in it (bank * experts + expert; in RAM as
-  // well), and the routes that each expert is expected to take of a row.
+  // Memory that only prompts need, apart from other work memory, and the caches of one sequence. Where the card is full
+  // otherwise, both are lent to experts while text is generated (placement/lending.h): the first ones in them with half
+  // of the context in use (bank * experts + expert; in RAM as well), how many of them are in the caches, and the routes
+  // that each expert is expected to take of a row.
   std::int64_t lent_bytes = 0;
+  CacheAreas lent_cache;
   std::vector<std::int32_t> lent;
+  std::int64_t lent_in_cache = 0;
   std::vector<double> expected;
   // While text is generated: lent experts are on the card.
   ExpertPlacement generating() const;
@@ -129,6 +132,8 @@ struct Plan {
     double tokens_per_second = 0;  // of the best number of drafts; 0: not known
   };
   std::optional<Outlook> more_vram, more_ram;
+  // Where caches are lent: at the start of a conversation, and at the end of its context.
+  std::optional<Outlook> cache_empty, cache_full;
   std::vector<std::string> warnings;
   std::string shortfall;  // not empty: the plan does not fit; says by how much and what to do
   bool fits() const { return shortfall.empty(); }

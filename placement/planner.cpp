@@ -143,6 +143,7 @@ class Planner {
           fmt::format("{} of {} tokens", grouped(model.draft_tokens), grouped(model.shape.vocab)));
       add(Memory::kRam, "draft vocabulary", model.draft_head_rows, "its rows of the file");
     }
+    cache_item_ = plan_.items.size();
     add(side, "KV cache", state.kv + state.mtp_kv,
         fmt::format("{} positions, {} bits", grouped(input_.state.context), input_.state.kv_bits));
     add(side, "indexer keys", state.pooled + state.raw + state.mtp_pooled + state.mtp_raw);
@@ -401,6 +402,9 @@ class Planner {
   // Only where the card is full: a limit of the policy, or the balance with the crew, holds for lent experts as well.
   void lend() {
     if (!vram_full_) return;
+    if (input_.card && input_.policy.memory.lend_kv_cache)
+      plan_.lent_cache = cache_areas(input_.model.shape, input_.state);
+    if (plan_.lent_bytes == 0 && plan_.lent_cache.count == 0) return;
     const std::size_t all = plan_.placement.place.size();
     plan_.expected.resize(all);
     std::vector<double> heat(all);
@@ -413,16 +417,39 @@ class Planner {
         may[i] = plan_.placement.place[i] == Place::kRam && !named(input_.policy.bans, bank, e) ? 1 : 0;
       }
     }
-    plan_.lent = lent_experts(heat, may, input_.model.expert_bytes, plan_.lent_bytes);
+    Lending lending;
+    lending.bytes = plan_.lent_bytes;
+    lending.cache = plan_.lent_cache;
+    const auto lent_at = [&](std::int64_t position, std::vector<std::int32_t>& lent) {
+      LentPlaces places(lending);
+      std::vector<std::int32_t> none;
+      places.need_cache(position, none);
+      lent = lent_experts(heat, may, input_.model.expert_bytes, places);
+      return static_cast<std::int64_t>(places.in_cache());
+    };
+    plan_.lent_in_cache = lent_at(input_.state.context / 2, plan_.lent);
+    lent_at(input_.state.context, lent_full_);
+    if (lent_at(0, lent_empty_) > 0 && !slower_with_cache()) return;  // room for one at least
+    plan_.lent = lent_full_;
+    plan_.lent_in_cache = 0;
+    plan_.lent_cache = {};
+  }
+
+  // Near the balance of card and crew, more experts on the card make a round longer.
+  bool slower_with_cache() const {
+    if (input_.policy.objective != Objective::kRoundTime || !costs_.missing().empty()) return false;
+    return with_lent(plan_.lent).tokens_per_second < with_lent(lent_full_).tokens_per_second;
   }
 
   void add_expert_items() {
+    if (plan_.lent_in_cache > 0)
+      plan_.items[cache_item_].note += fmt::format("; half of it free: {} experts", grouped(plan_.lent_in_cache));
     if (plan_.lent_bytes > 0) {
       const std::string rows = fmt::format("passes of {}", grouped(input_.model.prefill_rows));
+      const std::int64_t in_prompt = std::ssize(plan_.lent) - plan_.lent_in_cache;
       plan_.items.push_back(
           {Memory::kVram, "prompt memory", plan_.lent_bytes,
-           plan_.lent.empty() ? rows
-                              : fmt::format("{}; between prompts {} experts", rows, grouped(std::ssize(plan_.lent)))});
+           in_prompt == 0 ? rows : fmt::format("{}; between prompts {} experts", rows, grouped(in_prompt))});
     }
     const std::int64_t all = std::int64_t{banks_} * experts_;
     const std::int64_t slot_bytes = bytes_of(plan_.slots_by_bank);
@@ -459,36 +486,60 @@ class Planner {
   // ---- what it means
 
   void summarise() {
-    double routes = 0, hits = 0, bytes = 0, hit_bytes = 0;
     const ExpertPlacement generating = plan_.generating();
-    for (int bank = 0; bank < banks_; ++bank) {
-      const double size = static_cast<double>(bank_bytes(bank));
-      for (int e = 0; e < experts_; ++e) {
-        const double p = costs_.inclusion(bank, e);
-        routes += p;
-        bytes += p * size;
-        if (generating.at(bank, e) == Place::kCard) {
-          hits += p;
-          hit_bytes += p * size;
-        }
-      }
-    }
-    plan_.hit_rate = routes > 0 ? std::min(1.0, hits / routes) : 0.0;
-    plan_.hit_rate_bytes = bytes > 0 ? std::min(1.0, hit_bytes / bytes) : 0.0;
-    plan_.misses_per_row = std::max(0.0, routes - hits);
+    const Share share = share_on_card(generating);
+    plan_.hit_rate = share.hit_rate;
+    plan_.hit_rate_bytes = share.hit_rate_bytes;
+    plan_.misses_per_row = share.misses_per_row;
     if (!plan_.fits()) return;
     plan_.stream_rows = costs_.stream_rows(plan_.placement);
     // What is sent lies in the memory that short passes leave lent.
     if (lends_ && plan_.stream_rows > 0) plan_.stream_rows = std::max(plan_.stream_rows, kShortRows + 1);
     plan_.unknown = costs_.missing();
     if (plan_.unknown.empty() && on_disk_ > 0 && !costs_.disk_known()) plan_.unknown = "the disk's read rate";
-    if (!plan_.unknown.empty()) return;
-    for (int drafts = 0; drafts <= max_drafts_; ++drafts) plan_.rounds.push_back(costs_.round(generating, drafts));
-    const double spread = input_.hardware.spread;
-    if (spread > 0) {
-      plan_.slowest = speeds(1.0 - spread);
-      plan_.fastest = speeds(1.0 + spread);
+    if (plan_.unknown.empty()) {
+      for (int drafts = 0; drafts <= max_drafts_; ++drafts) plan_.rounds.push_back(costs_.round(generating, drafts));
+      const double spread = input_.hardware.spread;
+      if (spread > 0) {
+        plan_.slowest = speeds(1.0 - spread);
+        plan_.fastest = speeds(1.0 + spread);
+      }
     }
+    if (plan_.lent_cache.count == 0) return;
+    plan_.cache_empty = with_lent(lent_empty_);
+    plan_.cache_full = with_lent(lent_full_);
+  }
+
+  struct Share {
+    double hit_rate = 0, hit_rate_bytes = 0, misses_per_row = 0;
+  };
+  Share share_on_card(const ExpertPlacement& placement) const {
+    double routes = 0, hits = 0, bytes = 0, hit_bytes = 0;
+    for (int bank = 0; bank < banks_; ++bank) {
+      const double size = static_cast<double>(bank_bytes(bank));
+      for (int e = 0; e < experts_; ++e) {
+        const double p = costs_.inclusion(bank, e);
+        routes += p;
+        bytes += p * size;
+        if (placement.at(bank, e) == Place::kCard) {
+          hits += p;
+          hit_bytes += p * size;
+        }
+      }
+    }
+    return {routes > 0 ? std::min(1.0, hits / routes) : 0.0, bytes > 0 ? std::min(1.0, hit_bytes / bytes) : 0.0,
+            std::max(0.0, routes - hits)};
+  }
+
+  // What the plan comes to with these experts in lent memory.
+  Plan::Outlook with_lent(const std::vector<std::int32_t>& lent) const {
+    ExpertPlacement placement = plan_.placement;
+    for (const std::int32_t i : lent) placement.place[sz(i)] = Place::kCard;
+    Plan::Outlook outlook{share_on_card(placement).hit_rate, plan_.disk_per_row, 0};
+    for (int drafts = 0; drafts <= max_drafts_ && costs_.missing().empty(); ++drafts)
+      outlook.tokens_per_second =
+          std::max(outlook.tokens_per_second, costs_.round(placement, drafts).tokens_per_second());
+    return outlook;
   }
 
   // Tokens a second of each number of drafts, on a machine that is faster by `factor`, with the same placement.
@@ -511,7 +562,9 @@ class Planner {
   Plan plan_;
   std::vector<BankOrder> orders_;
   std::int64_t arena_bytes_ = 0, disk_bytes_ = 0, on_disk_ = 0;
+  std::size_t cache_item_ = 0;  // of the plan's items
   bool table_in_ram_ = false, vram_full_ = false;
+  std::vector<std::int32_t> lent_empty_, lent_full_;  // with nothing of the context in use, and with all of it
 };
 
 double best_speed(const Plan& plan) {
@@ -525,7 +578,7 @@ Plan best_plan(const PlanInput& input, std::int64_t more_vram, std::int64_t more
   Plan plain = Planner(input, more_vram, more_ram, false).run();
   if (!input.card || !input.policy.memory.lend_prompt_memory || input.model.prefill_rows <= kShortRows) return plain;
   Plan lending = Planner(input, more_vram, more_ram, true).run();
-  if (!lending.fits() || lending.lent.empty()) return plain;
+  if (!lending.fits() || std::ssize(lending.lent) == lending.lent_in_cache) return plain;
   if (plain.rounds.empty() && lending.disk_per_row > plain.disk_per_row) return plain;
   const bool by_speed = input.policy.objective == Objective::kRoundTime && best_speed(plain) != best_speed(lending);
   const bool better = by_speed ? best_speed(lending) > best_speed(plain) : lending.hit_rate > plain.hit_rate;

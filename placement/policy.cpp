@@ -40,7 +40,8 @@ void check_reserve(const YamlMap& map, std::string_view key, const std::optional
                   fmt::format("raise {0} or lower {0}_reserve", key));
 }
 
-const std::vector<std::string> kMemoryKeys{"vram", "vram_reserve", "ram", "ram_reserve", "slots", "lend_prompt_memory"};
+const std::vector<std::string> kMemoryKeys{"vram",  "vram_reserve",       "ram",          "ram_reserve",
+                                           "slots", "lend_prompt_memory", "lend_kv_cache"};
 
 void read_memory(const YamlValue& value, Policy::Memory& memory) {
   const YamlMap map(value, kMemoryKeys);
@@ -50,6 +51,7 @@ void read_memory(const YamlValue& value, Policy::Memory& memory) {
   map.read("ram_reserve", memory.ram_reserve);
   map.read("slots", memory.slots, 0, kMostSlots);
   map.read("lend_prompt_memory", memory.lend_prompt_memory);
+  map.read("lend_kv_cache", memory.lend_kv_cache);
   if (memory.ram == 0) map.need("ram").fail("auto or a size above 0");
   check_reserve(map, "vram", memory.vram, memory.vram_reserve);
   check_reserve(map, "ram", memory.ram, memory.ram_reserve);

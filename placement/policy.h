@@ -38,6 +38,7 @@ struct Policy {
     std::optional<std::int64_t> ram_reserve;   // of them left alone for everything else
     std::optional<int> slots;                  // expert slots on the card, at most; auto: as many as fit
     bool lend_prompt_memory = true;            // to experts, between prompts
+    bool lend_kv_cache = true;                 // to experts, what a conversation has not reached of it
   } memory;
 
   Objective objective = Objective::kRoundTime;

@@ -76,6 +76,8 @@ std::vector<ReplayResult> replay(const std::function<bool(TraceRound&)>& next, s
       ReplayResult& result = results[i];
       const Adapter::Counts before = result.counts;
       const bool decode = round.phase == Phase::kDecode;
+      if (!round.blocks.empty() && round.blocks.front().bank == 0)
+        adapters[i].need_cache(cache_rows_needed(static_cast<std::int64_t>(round.position), round.blocks.front().rows));
       for (const TraceBlock& block : round.blocks) {
         if (std::cmp_greater(block.rows, cases[i].lending.rows)) adapters[i].reclaim();
         if (decode)

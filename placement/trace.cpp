@@ -13,10 +13,11 @@ namespace tandem {
 namespace {
 
 constexpr std::string_view kMagic = "TANDEMTR";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kChunk = 1 << 16;          // a chunk is written when it has grown this large
 constexpr std::uint64_t kMaxChunk = 1ull << 30;  // and one round may not make it larger than this
 constexpr std::uint64_t kMaxRows = 1 << 20;      // of one pass
+constexpr std::uint64_t kMaxPosition = 1ull << 32;
 constexpr std::size_t kMaxName = 4096;
 enum Tag : char { kDomain = 1, kPrefillRound = 2, kDecodeRound = 3 };
 
@@ -69,6 +70,8 @@ void TraceWriter::add(const TraceRound& round) {
     chunk_ += domain_;
   }
   chunk_ += round.phase == Phase::kPrefill ? kPrefillRound : kDecodeRound;
+  CHECK(round.position < kMaxPosition, "{}", round.position);
+  put_varint(chunk_, round.position);
   put_varint(chunk_, round.blocks.size());
   const int bits = id_bits(header_.experts);
   for (const TraceBlock& block : round.blocks) {
@@ -246,6 +249,8 @@ bool TraceReader::next(TraceRound& round) {
     if (domain_.empty()) damaged("a round without a domain");
     round.phase = tag == kPrefillRound ? Phase::kPrefill : Phase::kDecode;
     round.domain = domain_;
+    round.position = take_varint();
+    if (round.position >= kMaxPosition) damaged("a position out of range");
     const std::uint64_t blocks = take_varint();
     if (blocks > chunk_.size() - at_) damaged("a record that is cut off");
     round.blocks.resize(blocks);

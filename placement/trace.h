@@ -34,6 +34,7 @@ struct TraceRound {
   Phase phase = Phase::kPrefill;
   std::string domain;
   std::vector<TraceBlock> blocks;
+  std::uint64_t position = 0;  // of the first row of its trunk pass in the sequence
   bool operator==(const TraceRound&) const = default;
 };
 

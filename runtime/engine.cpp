@@ -172,6 +172,11 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
     warnings_.push_back("--slots-file has no effect: no expert is on a card. Fix: --slots N, or leave it out");
 }
 
+SequenceState Engine::new_state() const {
+  return SequenceState(model_.shape, StateOptions{context_, kv_}, ops_->memory(),
+                       experts() != nullptr ? experts()->lease_cache() : nullptr);
+}
+
 std::string Engine::card_memory_note(std::int64_t sequences) const {
   constexpr std::int64_t kSlack = std::int64_t{64} << 20;  // what a plan may be wrong by
   if (ops_->card_bytes() == 0 || !options_.plan) return {};

@@ -98,7 +98,8 @@ class Engine {
   // sequences have been made.
   std::string card_memory_note(std::int64_t sequences = 1) const;
   const Policy::Lossy& lossy() const { return policy_.lossy; }  // by flags and policy; says so in warnings()
-  SequenceState new_state() const { return SequenceState(model_.shape, StateOptions{context_, kv_}, ops_->memory()); }
+  // The first one, while it lives, has its keys and values in the memory that is lent to experts as long as it is free.
+  SequenceState new_state() const;
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
 
  private:

@@ -1,6 +1,7 @@
 #include "runtime/expert_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "placement/units.h"
 
@@ -45,9 +46,13 @@ std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStat
                               size(store.card_bytes()), now.count(Place::kRam), size(store.ram_bytes()),
                               size(store.ram().locked()), now.count(Place::kDisk))}};
   if (!store.has_card()) return lines;
-  if (const Region* memory = store.prompt_memory())
-    lines.push_back({"lent", fmt::format("{} of those in RAM are on the card too, in {} that long prompts need",
-                                         grouped(static_cast<std::int64_t>(store.lent())), size(memory->bytes()))});
+  if (const LentMemory& memory = store.lent_memory()) {
+    std::vector<std::string> of;
+    if (memory.prompt) of.push_back(size(memory.prompt->bytes()) + " that long prompts need");
+    if (memory.cache) of.push_back(size(memory.cache->bytes()) + " of KV cache");
+    lines.push_back({"lent", fmt::format("{} of those in RAM are on the card too, in what is free of {}",
+                                         grouped(static_cast<std::int64_t>(store.lent())), fmt::join(of, " and "))});
+  }
   if (stats.prefill.rounds > 0) lines.push_back({"prompt hits", phase_text(stats.prefill)});
   if (stats.decode.rounds > 0) lines.push_back({"answer hits", phase_text(stats.decode)});
   const ExpertCounts& waited = stats.decode.rounds > 0 ? stats.decode : stats.prefill;

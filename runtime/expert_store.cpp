@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <utility>
 
 #include "runtime/model_visit.h"
@@ -59,9 +60,37 @@ ExpertCounts& ExpertCounts::operator+=(const ExpertCounts& more) {
   return *this;
 }
 
+LentMemory::LentMemory(MachineMemory& memory, const Lending& lending) {
+  const auto region = [&](std::int64_t bytes) {
+    return bytes > 0 ? std::make_shared<Region>(memory, static_cast<std::size_t>(bytes)) : nullptr;
+  };
+  prompt = region(lending.bytes);
+  cache = region(lending.cache.total());
+}
+
+// A region of its own over the same memory: each sequence lays its arrays out anew.
+class ExpertStore::Lease : public CacheLease {
+ public:
+  explicit Lease(ExpertStore& store) : store_(store), region_(*store.lent_memory_.cache) {}
+  MachineMemory& memory() override { return region_; }
+  void need(std::int64_t positions) override { store_.take_back(store_.adapter_->need_cache(positions)); }
+
+ private:
+  ExpertStore& store_;
+  Region region_;
+};
+
+std::shared_ptr<CacheLease> ExpertStore::lease_cache() {
+  if (!lent_memory_.cache || !lease_.expired()) return nullptr;
+  take_back(adapter_->need_cache(std::numeric_limits<std::int32_t>::max()));
+  auto lease = std::make_shared<Lease>(*this);
+  lease_ = lease;
+  return lease;
+}
+
 ExpertStore::ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card, const ParallelFor& parallel,
-                         std::shared_ptr<Region> prompt_memory)
-    : prompt_memory_(std::move(prompt_memory)) {
+                         LentMemory lent_memory)
+    : lent_memory_(std::move(lent_memory)) {
   place(model, options, card);
   fill(model, parallel, options);
   if (card_ != nullptr && ram_.bytes() > 0) {
@@ -139,18 +168,24 @@ void ExpertStore::place(const Model& model, const LoadOptions& options, CardMemo
     }
 
   kept_.assign(blobs_.size(), nullptr);
-  if (slots_ > 0 || prompt_memory_) {
-    CHECK(card != nullptr && (!prompt_memory_ || std::cmp_equal(prompt_memory_->bytes(), options.lending.bytes)),
-          "{} bytes to lend", options.lending.bytes);
+  if (slots_ > 0 || lent_memory_) {
+    const auto fits = [](const std::shared_ptr<Region>& region, std::int64_t bytes) {
+      return !region || std::cmp_equal(region->bytes(), bytes);
+    };
+    CHECK(card != nullptr && fits(lent_memory_.prompt, options.lending.bytes) &&
+              fits(lent_memory_.cache, options.lending.cache.total()),
+          "{} and {} bytes to lend", options.lending.bytes, options.lending.cache.total());
     std::vector<std::int64_t> sizes;
     for (const Bank& bank : banks_) sizes.push_back(bank.layout ? static_cast<std::int64_t>(bank.layout->bytes) : 0);
     std::vector<bool> movable = options.movable;
     if (movable.empty()) movable.assign(blobs_.size(), true);
     seen_.assign(static_cast<std::size_t>(experts_), 0);
     Lending lending = options.lending;
-    if (!prompt_memory_) lending.bytes = 0;
+    if (!lent_memory_.prompt) lending.bytes = 0;
+    if (!lent_memory_.cache) lending.cache = {};
     short_rows_ = static_cast<std::size_t>(lending.rows);
     adapter_.emplace(options.adapt, placement, std::move(sizes), std::move(movable), std::move(lending));
+    adapter_->need_cache(std::numeric_limits<std::int32_t>::max());  // nobody has leased it
     moving_.reserve(64);
   }
   start_ = std::move(placement);
@@ -272,7 +307,7 @@ void ExpertStore::end_round() {
 void ExpertStore::begin_moves() {
   copies_.clear();
   for (const Loan& loan : adapter_->loans()) {
-    std::uint8_t* const place = prompt_memory_->data() + loan.at;
+    std::uint8_t* const place = (loan.in_cache ? lent_memory_.cache : lent_memory_.prompt)->data() + loan.at;
     copies_.push_back({place, blob(loan.bank, loan.expert), layout(loan.bank)->bytes});
     moving_.push_back({{loan.bank, loan.expert, -1, -1, true}, place, nullptr, true});
   }
@@ -284,6 +319,7 @@ void ExpertStore::begin_moves() {
       move.card_slot = std::exchange(blobs_[out], std::exchange(kept_[out], nullptr));
       copies_.push_back({move.card_slot, blob(swap.in_bank, swap.in_expert), c.bytes});
       --lent_;
+      if (in_prompt_memory(move.card_slot)) --lent_in_prompt_;
       ++moves_;  // `out` has left
     } else if (!c.spare_card.empty()) {
       move.card_slot = c.spare_card.back();
@@ -310,6 +346,7 @@ void ExpertStore::finish_moves() {
     if (move.lent) {
       kept_[at(swap.in_bank, swap.in_expert)] = std::exchange(in, move.card_slot);
       ++lent_;
+      if (in_prompt_memory(move.card_slot)) ++lent_in_prompt_;
       continue;
     }
     std::uint8_t*& out = blobs_[at(swap.out_bank, swap.out_expert)];
@@ -329,16 +366,30 @@ void ExpertStore::finish_moves() {
 }
 
 void ExpertStore::reclaim() {
-  if (!prompt_memory_) return;
-  adapter_->reclaim();
-  const std::size_t under_way = std::erase_if(moving_, [](const Move& move) { return move.lent; });
-  if (under_way == 0 && lent_ == 0) return;
-  if (!copies_.empty()) card_->wait();
-  copies_.clear();  // those of other moves have ended as well
-  for (std::size_t i = 0; i < kept_.size(); ++i)
-    if (kept_[i] != nullptr) blobs_[i] = std::exchange(kept_[i], nullptr);
-  lent_ = 0;
+  if (lent_memory_.prompt) take_back(adapter_->reclaim());
+}
+
+void ExpertStore::take_back(std::span<const std::int32_t> experts) {
+  if (experts.empty()) return;
+  bool under_way = false;
+  for (const std::int32_t i : experts) {
+    const auto expert = static_cast<std::size_t>(i);
+    if (kept_[expert] == nullptr) {
+      under_way = std::erase_if(moving_,
+                                [&](const Move& move) {
+                                  return move.lent && at(move.swap.in_bank, move.swap.in_expert) == expert;
+                                }) > 0 ||
+                  under_way;
+      continue;
+    }
+    if (in_prompt_memory(blobs_[expert])) --lent_in_prompt_;
+    --lent_;
+    blobs_[expert] = std::exchange(kept_[expert], nullptr);
+  }
   ++moves_;
+  if (!under_way) return;
+  card_->wait();
+  copies_.clear();  // those of other moves have ended as well
 }
 
 ExpertPlacement ExpertStore::placement() const {
@@ -355,8 +406,14 @@ bool ExpertStore::in_card(const std::uint8_t* blob) const {
   const auto within = [blob](const std::uint8_t* first, std::size_t bytes) {
     return blob >= first && blob < first + bytes;
   };
-  return within(card_memory_.get(), card_bytes_) ||
-         (prompt_memory_ && within(prompt_memory_->data(), prompt_memory_->bytes()));
+  const std::shared_ptr<Region>& cache = lent_memory_.cache;
+  return within(card_memory_.get(), card_bytes_) || in_prompt_memory(blob) ||
+         (cache && within(cache->data(), cache->bytes()));
+}
+
+bool ExpertStore::in_prompt_memory(const std::uint8_t* blob) const {
+  const std::shared_ptr<Region>& prompt = lent_memory_.prompt;
+  return prompt && blob >= prompt->data() && blob < prompt->data() + prompt->bytes();
 }
 
 void ExpertStore::check_blob(int bank, int expert, const std::uint8_t* data, const char* where) const {

@@ -16,6 +16,7 @@
 #include "runtime/expert_blob.h"
 #include "runtime/ops.h"
 #include "runtime/region.h"
+#include "runtime/sequence_state.h"
 #include "runtime/tail_skip.h"
 
 namespace tandem {
@@ -74,13 +75,21 @@ struct ExpertStats {
   ExpertCounts prefill, decode;
 };
 
+// The memory of a machine that a store lends (placement/lending.h); null: none of that kind.
+struct LentMemory {
+  std::shared_ptr<Region> prompt, cache;
+  LentMemory() = default;
+  LentMemory(MachineMemory& memory, const Lending& lending);
+  explicit operator bool() const { return prompt || cache; }
+};
+
 class ExpertStore {
  public:
   // Reads and packs every expert that the placement puts on the card or in RAM. Banks without a tile layout stay in the
-  // file. `card` may be null when nothing is placed on it. `prompt_memory` is memory of the card of lending.bytes
-  // bytes; null: nothing is lent.
+  // file. `card` may be null when nothing is placed on it. `lent_memory` is memory of the card, as
+  // options.lending says.
   ExpertStore(const Model& model, const LoadOptions& options, CardMemory* card, const ParallelFor& parallel,
-              std::shared_ptr<Region> prompt_memory = nullptr);
+              LentMemory lent_memory = {});
   ~ExpertStore();  // ends running copies
   // Bytes of the file that such a load reads.
   static std::size_t load_bytes(const Model& model, const LoadOptions& options);
@@ -103,14 +112,19 @@ class ExpertStore {
   void begin_round(bool decode, std::size_t rows);
   // Ends the open round, if there is one: moves that have been copied take effect, new ones begin.
   void end_round();
-  // A pass of more than LoadOptions::lending.rows rows is about to begin: what was lent of the card's memory is taken
-  // back, and free when this returns. It is lent again when decode rounds follow.
+  // A pass of more than LoadOptions::lending.rows rows is about to begin: the prompt memory is taken back, and free
+  // when this returns. It is lent again when decode rounds follow.
   void reclaim();
-  // The memory that is lent; null: none. The same for all loads of one model.
-  Region* prompt_memory() const { return prompt_memory_.get(); }
-  std::size_t short_rows() const { return short_rows_; }  // of the longest pass that does not need it
+  // The memory that is lent. The same for all loads of one model.
+  const LentMemory& lent_memory() const { return lent_memory_; }
+  std::size_t short_rows() const { return short_rows_; }  // of the longest pass that does not need the prompt memory
+  // The cache memory, for a sequence of LoadOptions::lending.cache's context; null where there is none, or while
+  // another sequence has it. Takes all of it back; what the sequence does not need is lent from its first pass on.
+  std::shared_ptr<CacheLease> lease_cache();
   // Experts in lent memory now.
   std::size_t lent() const { return lent_; }
+  // Some are in the prompt memory.
+  bool prompt_memory_lent() const { return lent_in_prompt_ > 0; }
   void add_crew_wait(double seconds) { crew_wait_ += seconds; }  // in the round that runs
   TailSkip& tail_skip() { return tail_skip_; }                   // lossy; off at the start
 
@@ -157,6 +171,10 @@ class ExpertStore {
   void fill(const Model& model, const ParallelFor& parallel, const LoadOptions& options);
   void begin_moves();
   void finish_moves();
+  bool in_prompt_memory(const std::uint8_t* blob) const;
+  // Those have lost their places in lent memory, or the promise of one.
+  void take_back(std::span<const std::int32_t> experts);
+  class Lease;
   bool in_card(const std::uint8_t* blob) const;
   void check_blob(int bank, int expert, const std::uint8_t* blob, const char* where) const;
 
@@ -172,8 +190,9 @@ class ExpertStore {
   std::shared_ptr<std::uint8_t> card_memory_;
   std::size_t card_bytes_ = 0, slots_ = 0;
   Arena ram_;
-  std::shared_ptr<Region> prompt_memory_;
-  std::size_t lent_ = 0, short_rows_ = 0;
+  LentMemory lent_memory_;
+  std::weak_ptr<CacheLease> lease_;
+  std::size_t lent_ = 0, lent_in_prompt_ = 0, short_rows_ = 0;
   bool ram_pinned_ = false;
   std::vector<Move> moving_;
   std::vector<CardMemory::Copy> copies_;

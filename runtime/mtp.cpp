@@ -69,6 +69,8 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
   CHECK(!choice || logits == LogitRows::kLast, "a draft is chosen from the last row");
 
   const bool sparse = impl_->attention == MtpAttention::kSparse;
+  // The trunk's pass has asked for these rows as well (cache_rows_needed), unless the head runs by itself.
+  if (position + w > state.needed_rows()) state.need_rows(static_cast<std::int64_t>(position + w));
   Workspace& ws = shared.begin(w);
   shared.prepare(impl_->weights.token_embd, next, position);
   // The rows may be the last pass's own.
@@ -93,7 +95,7 @@ PassOutput MtpHead::forward(SequenceState& state, ConstRows wide, std::span<cons
     shared.head(pass, impl_->head, impl_->weights.output, wanted);
   });
   (mode == PassMode::kWindow ? state.mtp.pending : state.mtp.rows) += w;
-  shared.count_routes(shape.layers, shape.layers + 1, w, mode);
+  shared.count_routes(shape.layers, shape.layers + 1, pass);
   PassOutput out = shared.output(w, wanted);
   out.ids = impl_->weights.output_ids;
   return out;

@@ -41,7 +41,7 @@ void MtpDrafter::catch_up(std::span<const TokenId> tokens, bool logits) {
   // Not in passes that take lent memory back, where the trunk has left it: rows of a short prompt after others that
   // waited, or of many rounds without a chain.
   const ExpertStore* store = pipeline_.experts();
-  const bool lent = store != nullptr && store->lent() > 0;
+  const bool lent = store != nullptr && store->prompt_memory_lent();
   const std::size_t most = lent ? std::min(store->short_rows(), pipeline_.max_rows()) : pipeline_.max_rows();
   for (std::size_t done = 0; done < rows;) {
     const std::size_t count = std::min(rows - done, most);

@@ -21,7 +21,7 @@ Pipeline::Impl::Impl(const Model& model_, Ops& ops_, std::size_t max_rows_, cons
   for (const LayerWeights& layer : model.layers) layers.push_back(make_layer_params(ops.memory(), layer));
   if (model.shape.ple_layer >= 0) ngrams.emplace(model.shape, model.ple_table, options.ngram_in_ram);
   const auto context = static_cast<std::size_t>(model.shape.max_positions);
-  Region* const lent = loaded.experts ? loaded.experts->prompt_memory() : nullptr;
+  Region* const lent = loaded.experts ? loaded.experts->lent_memory().prompt.get() : nullptr;
   const std::size_t short_rows = lent == nullptr ? max_rows : loaded.experts->short_rows();
   CHECK(short_rows >= kMaxWindow, "memory for passes of {} rows and more is lent", short_rows + 1);
   work = std::make_unique<Workspace>(ops.memory(), model.shape, std::min(max_rows, short_rows), context,
@@ -139,11 +139,13 @@ PassOutput Pipeline::Impl::output(std::size_t rows, const Wanted& wanted) const 
   return out;
 }
 
-void Pipeline::Impl::count_routes(int first, int last, std::size_t rows, PassMode mode) const {
+void Pipeline::Impl::count_routes(int first, int last, const Pass& pass) const {
+  const std::size_t rows = pass.rows;
   const auto used = static_cast<std::size_t>(model.shape.experts_used);
   for (int bank = first; bank < last; ++bank) {
     std::int32_t* ids = ws->route_log(static_cast<std::size_t>(bank), rows, used);
-    if (route_observer != nullptr) route_observer->on_routes(mode, bank, {ids, nullptr, rows, used});
+    if (route_observer != nullptr)
+      route_observer->on_routes(pass.mode, bank, pass.position, {ids, nullptr, rows, used});
     if (loaded.experts) loaded.experts->count(bank, {ids, rows * used}, rows);
   }
 }
@@ -181,6 +183,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
   CHECK(w <= state.room(), "{} rows with room for {}", w, state.room());
 
   if (impl.loaded.experts) impl.loaded.experts->begin_round(mode == PassMode::kWindow || w == 1, w);
+  state.need_rows(cache_rows_needed(static_cast<std::int64_t>(state.position()), static_cast<std::int64_t>(w)));
   Workspace& ws = impl.begin(w);
   impl.prepare(impl.model.token_embd, tokens, state.position());
   // Rows of the n-gram table are looked up, on the disk perhaps, while the first layers run.
@@ -219,7 +222,7 @@ PassOutput Pipeline::forward(SequenceState& state, std::span<const TokenId> toke
     state.append_window(tokens);
   else
     state.append_committed(tokens);
-  impl.count_routes(0, shape.layers, w, mode);
+  impl.count_routes(0, shape.layers, pass);
   return impl.output(w, wanted);
 }
 

@@ -27,7 +27,8 @@ using StageTap = std::function<void(std::string_view stage, int layer, std::size
 class RouteObserver {
  public:
   virtual ~RouteObserver() = default;
-  virtual void on_routes(PassMode mode, int bank, const Routes& routes) = 0;  // ids only; valid during the call
+  // position: of the first row. Ids only; valid during the call.
+  virtual void on_routes(PassMode mode, int bank, std::size_t position, const Routes& routes) = 0;
 };
 
 struct PassOutput {

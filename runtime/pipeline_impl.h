@@ -57,7 +57,7 @@ struct Pipeline::Impl {
   // What head left for the host.
   PassOutput output(std::size_t rows, const Wanted& wanted) const;
   // Tells observer and store of the routes of banks first .. last - 1, after the pass.
-  void count_routes(int first, int last, std::size_t rows, PassMode mode) const;
+  void count_routes(int first, int last, const Pass& pass) const;
 };
 
 }  // namespace tandem

@@ -101,8 +101,9 @@ AdaptSettings adapt_settings(const Policy& policy) {
 
 Lending plan_lending(const Plan& plan) {
   Lending lending;
-  if (plan.lent.empty()) return lending;
-  lending.bytes = plan.lent_bytes;
+  if (plan.expected.empty()) return lending;
+  if (std::ssize(plan.lent) > plan.lent_in_cache) lending.bytes = plan.lent_bytes;
+  lending.cache = plan.lent_cache;
   lending.expected = plan.expected;
   return lending;
 }

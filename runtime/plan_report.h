@@ -42,7 +42,7 @@ PlanReport plan_report(const Model& model, const Policy& policy, const Placement
 // For each expert [banks * experts]: neither pinned nor banned by the policy, so that it may change places.
 std::vector<bool> movable_experts(const Policy& policy, int banks, int experts);
 AdaptSettings adapt_settings(const Policy& policy);
-// What the planned card lends between prompts.
+// What the planned card lends.
 Lending plan_lending(const Plan& plan);
 
 }  // namespace tandem

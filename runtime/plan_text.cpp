@@ -76,6 +76,15 @@ std::string experts_section(const PlanReport& report) {
                       report.input.policy.census.empty() ? "nothing: no census, every expert counts the same"
                                                          : "the census of the policy");
   text += wrapped(fmt::format("  {:<18}", "limit"), plan.limit);
+  if (plan.cache_empty && plan.cache_full) {
+    const auto at = [](const Plan::Outlook& o) {
+      return o.tokens_per_second > 0 ? fmt::format("{:.1f} %, {:.1f} tok/s", kPercent * o.hit_rate, o.tokens_per_second)
+                                     : fmt::format("{:.1f} %", kPercent * o.hit_rate);
+    };
+    text += wrapped(
+        fmt::format("  {:<18}", "of the context"),
+        fmt::format("half is taken to be in use; unused: {}; all: {}", at(*plan.cache_empty), at(*plan.cache_full)));
+  }
   if (plan.more_vram)
     text += outlook_text("VRAM", fmt::format("{:.1f} % hits", kPercent * plan.more_vram->hit_rate), plan.more_vram);
   if (plan.more_ram)
@@ -196,6 +205,9 @@ Json json_of(const Plan& plan) {
           {"slots", plan.slots},
           {"slots_by_bank", plan.slots_by_bank},
           {"lent_bytes", plan.lent_bytes},
+          {"lent_in_cache", plan.lent_in_cache},
+          {"cache_empty", outlook_json(plan.cache_empty)},
+          {"cache_full", outlook_json(plan.cache_full)},
           {"hit_rate", plan.hit_rate},
           {"hit_rate_bytes", plan.hit_rate_bytes},
           {"misses_per_token", plan.misses_per_row},
@@ -251,7 +263,7 @@ std::string explain_layer(const PlanReport& report, int bank) {
   if (!on.empty()) text += fmt::format("  {:<24}{:>5}{:>7.2f} %\n", "coldest on the card", on.back(), share(on.back()));
   if (!off.empty()) text += fmt::format("  {:<24}{:>5}{:>7.2f} %\n", "hottest off it", off.front(), share(off.front()));
   if (const auto lent = std::ssize(on) - report.plan.slots_by_bank[static_cast<std::size_t>(bank)]; lent > 0)
-    text += fmt::format("  {} of them between prompts only\n", lent);
+    text += fmt::format("  {} of them in lent memory\n", lent);
   return text;
 }
 

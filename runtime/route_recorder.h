@@ -18,7 +18,7 @@ class RouteRecorder : public RouteObserver {
   // other pass is decode.
   void begin(const std::string& domain, std::optional<Phase> phase = {});
 
-  void on_routes(PassMode mode, int bank, const Routes& routes) override;
+  void on_routes(PassMode mode, int bank, std::size_t position, const Routes& routes) override;
 
   // Counts what was recorded and, with `trace`, appends it there; then it is forgotten. REQUIRES a census of the
   // model's shape.

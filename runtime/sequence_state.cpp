@@ -1,6 +1,7 @@
 #include "runtime/sequence_state.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace tandem {
 
@@ -12,14 +13,15 @@ RowHistory::RowHistory(MachineMemory& memory, std::size_t depth, std::size_t wid
 // ---- SequenceState --------------------------------------------------------------------------------------------------
 
 namespace {
-AttentionLayerState make_attention_state(MachineMemory& memory, const ModelShape& shape, const StateOptions& options) {
+AttentionLayerState make_attention_state(MachineMemory& memory, MachineMemory& cache, const ModelShape& shape,
+                                         const StateOptions& options) {
   const std::size_t width = static_cast<std::size_t>(shape.kv_heads * shape.head_dim);
   const std::size_t value_bytes = options.kv == KvType::kF32 ? 4 : 2;
   const auto ratio = static_cast<std::size_t>(shape.indexer_ratio);
   const auto dim = static_cast<std::size_t>(shape.indexer_dim);
   AttentionLayerState state;
-  state.k = Array<std::uint8_t>(memory, options.context * width * value_bytes);
-  state.v = Array<std::uint8_t>(memory, options.context * width * value_bytes);
+  state.k = Array<std::uint8_t>(cache, options.context * width * value_bytes);
+  state.v = Array<std::uint8_t>(cache, options.context * width * value_bytes);
   state.pooled = Array<float>(memory, options.context / ratio * dim);
   state.raw_keys = RowHistory(memory, ratio - 1, dim);
   return state;
@@ -39,11 +41,13 @@ GdnLayerState make_gdn_state(MachineMemory& memory, const ModelShape& shape) {
 }
 }  // namespace
 
-SequenceState::SequenceState(const ModelShape& shape, const StateOptions& options, MachineMemory& memory)
-    : shape_(shape), options_(options), memory_(&memory) {
+SequenceState::SequenceState(const ModelShape& shape, const StateOptions& options, MachineMemory& memory,
+                             std::shared_ptr<CacheLease> cache)
+    : shape_(shape), options_(options), memory_(&memory), cache_(std::move(cache)) {
   CHECK(options.context > 0);
   tokens_.reserve(options.context);
   pending_.reserve(kMaxWindow);
+  MachineMemory& rows = cache_ ? cache_->memory() : memory;
   const auto layers = static_cast<std::size_t>(shape_.layers);
   gdn.resize(layers);
   attention.resize(layers);
@@ -52,7 +56,7 @@ SequenceState::SequenceState(const ModelShape& shape, const StateOptions& option
       gdn[i] = make_gdn_state(memory, shape_);
       histories_.push_back(gdn[i].conv.view());
     } else {
-      attention[i] = make_attention_state(memory, shape_, options_);
+      attention[i] = make_attention_state(memory, rows, shape_, options_);
       histories_.push_back(attention[i].raw_keys.view());
     }
   if (shape_.ple_layer >= 0) {
@@ -60,7 +64,12 @@ SequenceState::SequenceState(const ModelShape& shape, const StateOptions& option
         RowHistory(memory, static_cast<std::size_t>(shape_.ple_history()), static_cast<std::size_t>(shape_.wide()));
     histories_.push_back(ple_conv.view());
   }
-  if (shape_.mtp_layers > 0) mtp.attention = make_attention_state(memory, shape_, options_);
+  if (shape_.mtp_layers > 0) mtp.attention = make_attention_state(memory, rows, shape_, options_);
+}
+
+void SequenceState::need_rows(std::int64_t positions) {
+  needed_rows_ = std::min(static_cast<std::size_t>(positions), options_.context);
+  if (cache_) cache_->need(static_cast<std::int64_t>(needed_rows_));
 }
 
 // Caches are not cleared: what lies past the end is never read.

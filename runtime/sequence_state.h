@@ -50,6 +50,16 @@ struct AttentionLayerState {
   RowHistory raw_keys;       // the raw indexer keys of the open block and of the window
 };
 
+// Memory for the keys and values of one sequence, of which the rows that it has not reached are lent to experts
+// (ExpertStore::lease_cache).
+class CacheLease {
+ public:
+  virtual ~CacheLease() = default;
+  virtual MachineMemory& memory() = 0;  // of CacheAreas::total() bytes, for arrays in the order of the areas
+  // The first `positions` rows are this sequence's from now on, the others may be lent.
+  virtual void need(std::int64_t positions) = 0;
+};
+
 struct StateOptions {
   std::size_t context = 4096;  // positions
   KvType kv = KvType::kF16;
@@ -57,8 +67,10 @@ struct StateOptions {
 
 class SequenceState {
  public:
-  // In the memory of the machine that will run it, which must outlive it.
-  SequenceState(const ModelShape& shape, const StateOptions& options, MachineMemory& memory = host_memory());
+  // In the memory of the machine that will run it, which must outlive it; keys and values in the lease's, if there is
+  // one, and then the store that gave it must outlive this, too.
+  SequenceState(const ModelShape& shape, const StateOptions& options, MachineMemory& memory = host_memory(),
+                std::shared_ptr<CacheLease> cache = nullptr);
 
   std::size_t position() const { return tokens_.size(); }  // committed tokens
   std::size_t context() const { return options_.context; }
@@ -98,6 +110,9 @@ class SequenceState {
     std::size_t waiting(std::size_t width) const { return hidden.size() / width; }
   };
   void keep_drafts(std::size_t n);  // as keep, for the open draft window
+  // A pass of the trunk is next, and it and the drafts after it write no rows of the caches from `positions` on.
+  void need_rows(std::int64_t positions);
+  std::size_t needed_rows() const { return needed_rows_; }
   // Rows of the last window that are accepted and not yet folded into the delta-rule states.
   std::size_t replay = 0;
   std::vector<GdnLayerState> gdn;              // by trunk layer; empty entries for attention layers
@@ -121,6 +136,8 @@ class SequenceState {
   ModelShape shape_;
   StateOptions options_;
   MachineMemory* memory_;
+  std::shared_ptr<CacheLease> cache_;
+  std::size_t needed_rows_ = 0;
   std::uint64_t identity_ = new_identity();
   std::vector<HistoryRows> histories_;  // of the trunk
   std::vector<TokenId> tokens_, pending_;

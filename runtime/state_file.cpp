@@ -167,6 +167,7 @@ void SequenceState::restore(const std::filesystem::path& path, std::uint64_t mod
 
   // From here on nothing can be wrong with the file; a disk that fails now leaves an empty sequence and an error.
   reset();
+  need_rows(static_cast<std::int64_t>(std::max(header.position, header.mtp_rows)));
   const auto read = [&](void* data, std::size_t n) {
     if (n > 0 && std::fread(data, 1, n, file.get()) != n) {
       reset();

@@ -13,7 +13,7 @@ namespace {
 // Passes of the trunk by mode and rows.
 class Passes : public RouteObserver {
  public:
-  void on_routes(PassMode mode, int bank, const Routes& routes) override {
+  void on_routes(PassMode mode, int bank, std::size_t, const Routes& routes) override {
     if (bank == 0) ++seen[{mode, routes.rows}];
   }
   std::map<std::pair<PassMode, std::size_t>, std::size_t> seen;

@@ -286,7 +286,7 @@ TEST(Synth, PlantedRoutesAreMet) {
   std::uint64_t hot = 0, all = 0;
   struct Observer : RouteObserver {
     std::function<void(int, const Routes&)> hear;
-    void on_routes(PassMode, int bank, const Routes& routes) override { hear(bank, routes); }
+    void on_routes(PassMode, int bank, std::size_t, const Routes& routes) override { hear(bank, routes); }
   } observer;
   observer.hear = [&](int bank, const Routes& routes) {
     for (std::size_t i = 0; i < routes.rows * routes.used; ++i, ++all)

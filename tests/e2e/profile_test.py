@@ -46,7 +46,7 @@ def read_trace(path):
     with open(path, "rb") as file:
         data = file.read()
     magic, version, _, banks, experts, used, name = struct.unpack_from("<8sIQIIII", data)
-    assert (magic, version, banks, experts, used) == (b"TANDEMTR", 1, BANKS, EXPERTS, USED)
+    assert (magic, version, banks, experts, used) == (b"TANDEMTR", 2, BANKS, EXPERTS, USED)
     at = 36 + name + 8
     rounds, domain = [], None
     while True:
@@ -76,6 +76,7 @@ def read_trace(path):
                 i += n
                 continue
             blocks = []
+            varint()  # position
             for _ in range(varint()):
                 bank, rows = varint(), varint()
                 n = (rows * used * 5 + 7) // 8  # 32 experts: 5 bits

@@ -273,6 +273,19 @@ Lending some_lending() {
   return lending;
 }
 
+// The same, and caches of kContext positions: three experts in an area, from its end down.
+Lending some_lending_with_cache() {
+  Lending lending = some_lending();
+  StateLayout layout;
+  layout.context = kContext;
+  lending.cache = cache_areas(nano().shape, layout);
+  lending.cache_ahead = 8;
+  return lending;
+}
+SequenceState new_state(const Pipeline& pipeline, Ops& ops) {
+  return SequenceState(nano().shape, {kContext, KvType::kF16}, ops.memory(), pipeline.experts()->lease_cache());
+}
+
 // Work memory of prompts and experts take turns in the same bytes: the logits are those of a run without that.
 TEST(Lockstep, LentMemoryGivesTheSameLogits) {
   SKIP_WITHOUT_MACHINE();
@@ -291,7 +304,7 @@ TEST(Lockstep, LentMemoryGivesTheSameLogits) {
       for (std::size_t r = 0; r < rows.rows; ++r) seen.insert(seen.end(), rows.row(r), rows.row(r) + rows.cols);
     };
     for (const Prompt& tokens : prompts()) {
-      SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+      SequenceState state = new_state(pipeline, *ops);
       std::size_t row = 0;
       for (int turn = 0; turn < 3 && state.position() + 120 < tokens.size(); ++turn) {
         // A long pass, a short one of a prompt, one that the crew computes; then windows, and the draft block.
@@ -305,7 +318,7 @@ TEST(Lockstep, LentMemoryGivesTheSameLogits) {
                            PassMode::kCommit, LogitRows::kLast)
                   .logits);
           row += rows;
-          EXPECT_TRUE(rows == 9 || pipeline.experts()->lent() == 0);
+          EXPECT_TRUE(rows == 9 || !pipeline.experts()->prompt_memory_lent());
         }
         for (int round = 0; round < 8; ++round) {
           see(pipeline
@@ -325,12 +338,15 @@ TEST(Lockstep, LentMemoryGivesTheSameLogits) {
     std::uint64_t hits = 0, more_hits = 0;
     std::size_t none = 0, lent = 0;
     const std::vector<float> expected_logits = run(mode, {}, hits, none);
-    const std::vector<float> logits = run(mode, some_lending(), more_hits, lent);
     EXPECT_EQ(none, 0U);
-    EXPECT_GT(lent, 10U);
-    EXPECT_GT(more_hits, hits);
-    ASSERT_EQ(logits.size(), expected_logits.size());
-    EXPECT_EQ(std::memcmp(logits.data(), expected_logits.data(), logits.size() * sizeof(float)), 0);
+    for (const Lending& lending : {some_lending(), some_lending_with_cache()}) {
+      const std::uint64_t before = std::exchange(more_hits, 0);
+      const std::vector<float> logits = run(mode, lending, more_hits, lent);
+      EXPECT_GT(lent, lending.cache.count > 0 ? 20U : 10U);
+      EXPECT_GT(more_hits, std::max(hits, before));
+      ASSERT_EQ(logits.size(), expected_logits.size());
+      EXPECT_EQ(std::memcmp(logits.data(), expected_logits.data(), logits.size() * sizeof(float)), 0);
+    }
   }
 }
 
@@ -488,7 +504,7 @@ TEST(Lockstep, ConversationsTakeTurnsWithLentMemory) {
     load.part_rows = 32;
     load.lending = lending;
     Pipeline pipeline(nano(), *ops, 90, load);
-    SequenceState a(nano().shape, {kContext, KvType::kF16}, ops->memory());
+    SequenceState a = new_state(pipeline, *ops);  // in the lent cache, if there is one
     SequenceState b(nano().shape, {kContext, KvType::kF16}, ops->memory());
     MtpDrafter head_a(pipeline, a, MtpNorm::kFull, MtpAttention::kSparse);
     MtpDrafter head_b(pipeline, b, MtpNorm::kFull, MtpAttention::kDense);
@@ -506,11 +522,60 @@ TEST(Lockstep, ConversationsTakeTurnsWithLentMemory) {
   for (const std::uint32_t seed : {1U, 2U, 3U, 4U}) {
     std::size_t none = 0, lent = 0;
     const std::string expected_hash = run(seed, {}, none);
-    EXPECT_EQ(run(seed, some_lending(), lent), expected_hash) << seed;
     EXPECT_EQ(none, 0U);
-    EXPECT_GT(lent, 5U) << seed;
+    for (const Lending& lending : {some_lending(), some_lending_with_cache()}) {
+      lent = 0;
+      EXPECT_EQ(run(seed, lending, lent), expected_hash) << seed;
+      EXPECT_GT(lent, lending.cache.count > 0 ? 15U : 5U) << seed;
+    }
     if (kRaceDetector) break;
   }
+}
+
+// A conversation in the lent cache goes back, is saved, and is read where experts are; another sequence gets the memory
+// when it is gone.
+TEST(Lockstep, SavedConversationsTakeLentMemoryBack) {
+  SKIP_WITHOUT_MACHINE();
+  TempDir dir;
+  const auto run = [&](const Lending& lending) {
+    const auto ops = make_model_machine(2);
+    LoadOptions load;
+    load.placement = random_placement(0.2, 0, 8);
+    load.lending = lending;
+    load.lending.bytes_per_round = 1 << 20;
+    Pipeline pipeline(nano(), *ops, 64, load);
+    LogitsHash hash;
+    const auto windows = [&](SequenceState& state, int rounds, const Prompt& tokens) {
+      for (int round = 0; round < rounds; ++round) {
+        const auto next = std::span(tokens).subspan(state.position(), 3);
+        add_rows(hash, pipeline.forward(state, next, PassMode::kWindow, LogitRows::kAll).logits);
+        state.keep(2);
+      }
+      pipeline.experts()->verify();
+    };
+    const auto file = dir / "long.state";
+    {
+      SequenceState state = new_state(pipeline, *ops);
+      pipeline.prefill(state, std::span(prompts()[2]).first(420), 60, LogitRows::kLast, {}, {});
+      windows(state, 5, prompts()[2]);
+      state.save(file, 1);
+      state.reset();
+      windows(state, 8, prompts()[0]);
+      const auto point = state.checkpoint();
+      windows(state, 8, prompts()[0]);
+      state.rewind(*point);
+      windows(state, 4, prompts()[0]);
+      const std::size_t lent = pipeline.experts()->lent();
+      state.restore(file, 1);  // over experts
+      EXPECT_EQ(pipeline.experts()->lent() < lent, lending.cache.count > 0);
+      windows(state, 8, prompts()[2]);
+    }
+    SequenceState next = new_state(pipeline, *ops);
+    windows(next, 12, prompts()[1]);
+    return hash.hex();
+  };
+  const std::string expected_hash = run({});
+  EXPECT_EQ(run(some_lending_with_cache()), expected_hash);
 }
 
 // Work memory of a second pipeline over the same experts, which lie in its memory when it is made, and of its passes.
@@ -556,14 +621,16 @@ TEST(Lockstep, ReplayPredictsTheRun) {
       load.adapt.mode = mode;
       load.adapt.swaps_per_round = 3;
       load.adapt.half_life_rows = 50;
-      if (share == 0.4) load.lending = some_lending();
+      if (share == 0.4) load.lending = some_lending_with_cache();
       Pipeline pipeline(nano(), *ops, 512, load);
       RouteRecorder recorder;
       pipeline.set_route_observer(&recorder);
       recorder.begin("test");
       MtpHead draft(pipeline, MtpNorm::kFull, MtpAttention::kSparse);
+      SequenceState state = new_state(pipeline, *ops);
+      std::size_t lent_in_cache = 0;
       for (const Prompt& tokens : prompts()) {
-        SequenceState state(nano().shape, {kContext, KvType::kF16}, ops->memory());
+        state.reset();
         pipeline.prefill(state, std::span(tokens).first(60), 24, LogitRows::kLast, {});
         for (int round = 0; round < 20; ++round) {
           const std::size_t width = 1 + static_cast<std::size_t>(round) % 4;
@@ -575,6 +642,8 @@ TEST(Lockstep, ReplayPredictsTheRun) {
             draft.forward(state, {wide.data(), 1, wide.size()}, window.first(1), PassMode::kCommit, LogitRows::kNone);
           }
           state.keep(1 + static_cast<std::size_t>(round) % window.size());
+          const ExpertStore& store = *pipeline.experts();
+          if (!store.prompt_memory_lent()) lent_in_cache = std::max(lent_in_cache, store.lent());
         }
       }
       Census census;
@@ -604,6 +673,7 @@ TEST(Lockstep, ReplayPredictsTheRun) {
       EXPECT_EQ(replayed.decode_hits, pipeline.experts()->stats().decode.hits);
       EXPECT_GT(live.hits, 0U);
       EXPECT_EQ(pipeline.experts()->lent() > 0, share == 0.4);
+      EXPECT_EQ(lent_in_cache > 0, share == 0.4);
       if (mode != AdaptMode::kOff) {
         EXPECT_GT(live.swaps, 0U);
       }

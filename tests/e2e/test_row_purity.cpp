@@ -86,7 +86,7 @@ TEST_F(RowPurity, PassesInParts) {
 TEST_F(RowPurity, PartsAfterAWindow) {
   struct Heard : RouteObserver {
     std::vector<std::int32_t> ids;
-    void on_routes(PassMode, int, const Routes& routes) override {
+    void on_routes(PassMode, int, std::size_t, const Routes& routes) override {
       ids.insert(ids.end(), routes.expert, routes.expert + routes.rows * routes.used);
     }
   };

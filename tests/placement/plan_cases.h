@@ -175,12 +175,18 @@ inline void check_plan(const PlanInput& input, const Plan& plan) {
     EXPECT_FALSE(in_ranges(input.policy.bans, i / experts, i % experts)) << i;
     lent += input.model.expert_bytes[static_cast<std::size_t>(i / experts)];
   }
-  EXPECT_LE(lent, plan.lent_bytes);
+  EXPECT_LE(lent, plan.lent_bytes + plan.lent_cache.total());
+  EXPECT_LE(plan.lent_in_cache, std::ssize(plan.lent));
+  EXPECT_EQ(plan.lent_cache.count > 0, plan.cache_empty.has_value());
   EXPECT_EQ(plan.generating().count(Place::kCard), plan.slots + std::ssize(plan.lent));
   EXPECT_EQ(item_bytes(plan, Memory::kVram, "prompt memory"), plan.lent_bytes);
   if (!plan.lent.empty()) {
-    EXPECT_TRUE(input.card && input.policy.memory.lend_prompt_memory && plan.limit.starts_with("VRAM"));
-    EXPECT_TRUE(plan.stream_rows == 0 || plan.stream_rows > kShortRows);
+    const Policy::Memory& memory = input.policy.memory;
+    EXPECT_TRUE(input.card && plan.limit.starts_with("VRAM"));
+    EXPECT_TRUE(memory.lend_kv_cache || plan.lent_in_cache == 0);
+    const bool in_prompt = std::ssize(plan.lent) > plan.lent_in_cache;
+    EXPECT_TRUE(memory.lend_prompt_memory || !in_prompt);
+    EXPECT_TRUE(!in_prompt || plan.stream_rows == 0 || plan.stream_rows > kShortRows);
   }
   EXPECT_EQ(item_bytes(plan, Memory::kRam, "expert arena"), bytes_at(input, placement, Place::kRam));
   EXPECT_EQ(item_bytes(plan, Memory::kDisk, "experts"), bytes_at(input, placement, Place::kDisk));

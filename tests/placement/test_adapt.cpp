@@ -101,11 +101,14 @@ class Model {
   }
   void reclaim() {
     queue_.reset();
-    lent_bytes_ = 0;
-    loans_.clear();
-    std::erase_if(pending_, [](const Swap& swap) { return swap.lent; });
-    for (std::size_t i = 0; i < n_; ++i)
-      if (lent_[i]) card_[i] = lent_[i] = false;
+    take_back([](const Held& held) { return held.area == 0; });
+  }
+  void need_cache(std::int64_t positions) {
+    if (positions < needed_) queue_.reset();
+    needed_ = positions;
+    take_back([&](const Held& held) {
+      return held.area > 0 && held.at / s_.lending.cache.position_bytes < positions;  // its first byte is of such a row
+    });
   }
   bool on_card(std::size_t i) const { return card_[i]; }
   bool lent(std::size_t i) const { return lent_[i]; }
@@ -113,29 +116,77 @@ class Model {
 
  private:
   std::int64_t bytes(std::size_t i) const { return s_.bytes[static_cast<std::size_t>(bank(i))]; }
-  // Whom memory is lent is decided once, after it was taken back: again and again who is worth most of those left.
+  // A place in lent memory, by byte of its area: the prompt memory (0), or one of the cache.
+  struct Held {
+    std::size_t who;
+    int area;
+    std::int64_t at, size;
+  };
+  template <typename Which>
+  void take_back(Which&& which) {
+    for (const Held& held : held_) {
+      if (!which(held)) continue;
+      const auto is = [&](int bank, int expert) { return s_.index(bank, expert) == held.who; };
+      card_[held.who] = lent_[held.who] = false;
+      std::erase_if(loans_, [&](const Loan& loan) { return is(loan.bank, loan.expert); });
+      std::erase_if(pending_, [&](const Swap& swap) { return is(swap.in_bank, swap.in_expert); });
+    }
+    std::erase_if(held_, which);
+  }
+  // Down from the end of that area of the cache which is free the furthest up, a while ahead of what is needed; else up
+  // from the last in the prompt memory.
+  std::optional<Held> place(const std::vector<Held>& held, std::size_t who) const {
+    const CacheAreas& cache = s_.lending.cache;
+    int area = 0;
+    std::int64_t top = 0, used = 0;
+    for (int a = 1; a <= cache.count; ++a) {
+      std::int64_t end = cache.bytes;
+      for (const Held& h : held)
+        if (h.area == a) end = std::min(end, h.at);
+      end -= end % 64;
+      if (area == 0 || end > top) {
+        area = a;
+        top = end;
+      }
+    }
+    for (std::int64_t at = top - bytes(who); area > 0 && at >= 0; --at) {
+      if (at % 64 != 0) continue;
+      if (at / cache.position_bytes < needed_ + s_.lending.cache_ahead) break;
+      return Held{who, area, at, bytes(who)};
+    }
+    for (const Held& h : held)
+      if (h.area == 0) used = std::max(used, h.at + h.size);
+    if (used + bytes(who) > s_.lending.bytes) return std::nullopt;
+    return Held{who, 0, used, bytes(who)};
+  }
+  // Whom memory is lent is decided once, after some was taken back: again and again who is worth most of those left.
   void lend() {
     if (!queue_) {
       queue_.emplace();
-      std::vector<bool> taken(n_);
-      for (std::int64_t room = s_.lending.bytes;;) {
+      std::vector<bool> seen(n_);
+      for (std::vector<Held> held = held_;;) {
         std::optional<std::size_t> best;
         for (std::size_t i = 0; i < n_; ++i)
-          if (!card_[i] && movable(i) && !taken[i] && bytes(i) <= room && (!best || worth(i) > worth(*best))) best = i;
+          if (!card_[i] && movable(i) && !seen[i] && (!best || worth(i) > worth(*best))) best = i;
         if (!best) break;
-        taken[*best] = true;
-        room -= bytes(*best);
-        queue_->push_back(*best);
+        seen[*best] = true;
+        if (const std::optional<Held> found = place(held, *best)) {
+          held.push_back(*found);
+          queue_->push_back(*best);
+        }
       }
     }
     for (std::int64_t room = s_.lending.bytes_per_round; !queue_->empty();) {
       const std::size_t i = queue_->front();
       if (!card_[i]) {
         if (!loans_.empty() && bytes(i) > room) return;
-        room -= bytes(i);
-        loans_.push_back({bank(i), static_cast<int>(i) % s_.start.experts, lent_bytes_});
-        lent_bytes_ += bytes(i);
-        moving_[i] = true;
+        if (const std::optional<Held> found = place(held_, i)) {
+          room -= bytes(i);
+          const std::int64_t first = found->area > 0 ? (found->area - 1) * s_.lending.cache.stride : 0;
+          loans_.push_back({bank(i), static_cast<int>(i) % s_.start.experts, first + found->at, found->area > 0});
+          held_.push_back(*found);
+          moving_[i] = true;
+        }
       }
       queue_->erase(queue_->begin());
     }
@@ -186,7 +237,9 @@ class Model {
     moving_[in] = moving_[out] = true;
     after_[in] = !lent_[out];
     after_[out] = false;
-    if (lent_[out]) card_[out] = lent_[out] = false;  // at once: it is in RAM as well
+    if (!lent_[out]) return;
+    card_[out] = lent_[out] = false;  // at once: it is in RAM as well
+    std::find_if(held_.begin(), held_.end(), [&](const Held& h) { return h.who == out; })->who = in;
   }
   void admit(const std::vector<int>& uses) {
     std::vector<std::size_t> in;
@@ -223,7 +276,8 @@ class Model {
   std::vector<bool> card_, lent_, after_, moving_;  // after_: who has a slot of his own when all moves are done
   std::optional<std::vector<std::size_t>> queue_;
   std::vector<Loan> loans_;
-  std::int64_t lent_bytes_ = 0;
+  std::vector<Held> held_;  // those that are promised a place have it already
+  std::int64_t needed_ = 0;
   std::vector<int> floor_;
   std::vector<double> count_;
   std::vector<int> last_round_, last_uses_;
@@ -250,7 +304,12 @@ struct World {
     }
     hot.resize(static_cast<std::size_t>(banks));
     if (pick(0, 2) == 0) return;
-    setup.lending.bytes = 50 * pick(1, 30);
+    if (pick(0, 3) != 0) setup.lending.bytes = 50 * pick(1, 30);
+    if (pick(0, 1) == 0) {
+      const std::int64_t row = pick(1, 9), bytes = row * pick(100, 500);
+      setup.lending.cache = {pick(1, 4), bytes, (bytes + 255) / 256 * 256, row};
+      setup.lending.cache_ahead = pick(0, 20);
+    }
     setup.lending.bytes_per_round = 50 * pick(1, 8);
     if (pick(0, 1) == 0) return;
     for (std::size_t i = 0; i < setup.movable.size(); ++i) setup.lending.expected.push_back(pick(0, 8) / 1024.0);
@@ -278,7 +337,7 @@ struct World {
 
 // Half-lives that divide the rows of every round keep both sides' counts equal to the last bit.
 TEST(Adapt, FollowsTheModelOfItsRules) {
-  std::map<AdaptMode, std::uint64_t> swaps, loans, lent_swaps;
+  std::map<AdaptMode, std::uint64_t> swaps, loans, lent_swaps, cache_loans;
   for (unsigned seed = 0; seed < 400; ++seed) {
     World world(seed);
     const std::size_t unit = static_cast<std::size_t>(world.pick(1, 3));
@@ -286,7 +345,14 @@ TEST(Adapt, FollowsTheModelOfItsRules) {
     if (world.pick(0, 2) == 0) world.setup.settings.half_life_rows = static_cast<double>(unit) / 8;  // rescales often
     Adapter adapter = make_adapter(world.setup);
     Model model(world.setup);
+    std::int64_t position = 0;
     for (int round = 0; round < 60; ++round) {
+      // A conversation grows, or begins anew.
+      position = world.pick(0, 14) == 0 ? world.pick(0, 100) : position + world.pick(0, 5);
+      if (world.pick(0, 4) != 0) {
+        adapter.need_cache(position);
+        model.need_cache(position);
+      }
       const std::size_t rows = unit * static_cast<std::size_t>(world.pick(0, 9) == 0 ? 8 : 1);
       std::vector<int> uses(world.setup.movable.size());
       // Within a round as well: the draft block may run a long pass in one.
@@ -313,10 +379,12 @@ TEST(Adapt, FollowsTheModelOfItsRules) {
       swaps[mode] += expected.size();
       loans[mode] += adapter.loans().size();
       for (const Swap& swap : expected) lent_swaps[mode] += swap.lent ? 1 : 0;
+      for (const Loan& loan : adapter.loans()) cache_loans[mode] += loan.in_cache ? 1 : 0;
     }
   }
   for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
-    EXPECT_GT(loans[mode], 500U);
+    EXPECT_GT(loans[mode] - cache_loans[mode], 400U);
+  for (const auto& [mode, count] : cache_loans) EXPECT_GT(count, 300U);
   for (const AdaptMode mode : {AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps}) EXPECT_GT(lent_swaps[mode], 100U);
   EXPECT_EQ(swaps[AdaptMode::kOff], 0U);
   for (const AdaptMode mode : {AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps}) EXPECT_GT(swaps[mode], 1000U);
@@ -393,64 +461,6 @@ TEST(Adapt, ASwapHoldsAfterTheRoundThatCopiesIt) {
   EXPECT_EQ(adapter.end_round(), std::vector<Swap>{});
   EXPECT_EQ(adapter.counts().hits, 1U);
   EXPECT_EQ(adapter.counts().misses, 2U);
-}
-
-// Two experts of 100 bytes fit into 250; one a round is copied. A prompt takes the memory back at any time.
-TEST(Adapt, LendsMemoryBetweenPrompts) {
-  Rig rig = make_setup(AdaptMode::kOff, 1, 5, {{0, 0}});
-  rig.movable[3] = false;  // banned
-  rig.lending = {.bytes = 250, .bytes_per_round = 150, .rows = 4, .expected = {0.9, 0.1, 0.4, 0.8, 0.2}};
-  Adapter adapter = make_adapter(rig);
-  const auto on_card = [&] {
-    std::vector<int> experts;
-    for (int e = 0; e < 5; ++e)
-      if (adapter.on_card(0, e)) experts.push_back(e);
-    return experts;
-  };
-  adapter.end_round(false);  // of a prompt
-  EXPECT_TRUE(adapter.loans().empty());
-  adapter.end_round(true);
-  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 2, 0}}));
-  EXPECT_EQ(on_card(), (std::vector<int>{0}));
-  EXPECT_FALSE(adapter.lent(0, 2));
-  adapter.end_round(true);
-  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 4, 100}}));
-  EXPECT_EQ(on_card(), (std::vector<int>{0, 2}));
-  EXPECT_TRUE(adapter.lent(0, 2));
-  adapter.reclaim();  // while expert 4 is copied
-  EXPECT_EQ(on_card(), (std::vector<int>{0}));
-  adapter.end_round(true);
-  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 2, 0}}));
-  adapter.end_round(true);
-  adapter.end_round(true);
-  EXPECT_TRUE(adapter.loans().empty());  // 50 bytes are left
-  EXPECT_EQ(on_card(), (std::vector<int>{0, 2, 4}));
-  EXPECT_FALSE(adapter.lent(0, 0));
-}
-
-// A lent expert gives way to a hotter one: it leaves at once, and the memory may be taken back while that is copied.
-TEST(Adapt, ALentExpertGivesWay) {
-  for (const bool taken_back : {false, true}) {
-    Rig rig = make_setup(AdaptMode::kLfu, 1, 4, {{0, 0}});
-    rig.lending = {.bytes = 100, .bytes_per_round = 100, .rows = 4, .expected = {}};
-    Adapter adapter = make_adapter(rig);
-    adapter.observe(0, std::vector<std::int32_t>{0, 0, 0, 0}, 4);
-    adapter.end_round(true);
-    EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 1, 0}}));
-    adapter.observe(0, std::vector<std::int32_t>{3, 3}, 2);
-    EXPECT_EQ(adapter.end_round(true), (std::vector<Swap>{{0, 3, 0, 1, true}}));
-    EXPECT_FALSE(adapter.on_card(0, 1));
-    EXPECT_FALSE(adapter.on_card(0, 3));
-    if (taken_back) adapter.reclaim();
-    EXPECT_EQ(adapter.swaps().size(), taken_back ? 0U : 1U);
-    adapter.end_round(true);
-    EXPECT_EQ(adapter.on_card(0, 3), !taken_back);
-    EXPECT_EQ(adapter.lent(0, 3), !taken_back);
-    if (taken_back) {
-      EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{0, 3, 0}}));  // the hottest off the card now
-    }
-    EXPECT_TRUE(adapter.on_card(0, 0) && !adapter.lent(0, 0));
-  }
 }
 
 TEST(Adapt, CountsRoutesBytesAndRows) {

@@ -40,6 +40,14 @@ PlanInput constrained_input(Random& random) {
     input.model.long_workspace = pick(random, 1, 12) * kMiB;
     input.model.workspace = input.model.long_workspace + kMiB / 8;
     policy.memory.lend_prompt_memory = pick(random, 0, 3) != 0;
+    policy.memory.lend_kv_cache = pick(random, 0, 1) != 0;
+    if (pick(random, 0, 1) == 0) {  // caches that hold experts
+      const std::int64_t small = state_bytes(input.model.shape, input.state).total();
+      input.model.shape.kv_heads = 1;
+      input.model.shape.head_dim = 64;
+      input.state.context = pick(random, 1, 40) * 1024;
+      input.hardware.gpu->vram_free += state_bytes(input.model.shape, input.state).total() - small;
+    }
     const std::int64_t expert = *std::max_element(input.model.expert_bytes.begin(), input.model.expert_bytes.end());
     input.hardware.gpu->vram_free +=
         input.model.workspace + stream_ring_bytes(expert * input.model.shape.experts, expert);
@@ -54,7 +62,7 @@ PlanInput constrained_input(Random& random) {
 
 TEST(Planner, RandomPlansKeepTheRules) {
   Random random(1);
-  int fits = 0, on_disk = 0, played = 0, full = 0, lends = 0;
+  int fits = 0, on_disk = 0, played = 0, full = 0, lends = 0, cached = 0;
   for (int trial = 0; trial < 6000; ++trial) {
     const PlanInput input = constrained_input(random);
     const Plan plan = make_plan(input);
@@ -66,7 +74,8 @@ TEST(Planner, RandomPlansKeepTheRules) {
     }
     fits += plan.fits() ? 1 : 0;
     on_disk += plan.fits() && plan.placement.count(Place::kDisk) > 0 ? 1 : 0;
-    lends += plan.fits() && !plan.lent.empty() ? 1 : 0;
+    lends += plan.fits() && std::ssize(plan.lent) > plan.lent_in_cache ? 1 : 0;
+    cached += plan.fits() && plan.lent_in_cache > 0 ? 1 : 0;
     played += plan.fits() && input.plays_card && plan.slots > 0 ? 1 : 0;
     // A full card is full: no expert that may go there would still fit.
     if (!plan.fits() || !plan.limit.starts_with("VRAM")) continue;
@@ -85,6 +94,7 @@ TEST(Planner, RandomPlansKeepTheRules) {
   EXPECT_GT(played, 300);
   EXPECT_GT(full, 300);
   EXPECT_GT(lends, 300);
+  EXPECT_GT(cached, 40);
 }
 
 // The plan that lends is taken where it is better, and is never worse than the one without.
@@ -93,6 +103,7 @@ TEST(Planner, LendingIsNeverWorse) {
   int better = 0, without = 0;
   for (int trial = 0; trial < 4000; ++trial) {
     PlanInput input = constrained_input(random);
+    input.policy.memory.lend_kv_cache = false;
     input.policy.memory.lend_prompt_memory = true;
     const Plan plan = make_plan(input);
     input.policy.memory.lend_prompt_memory = false;

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "placement/cost_model.h"
+#include "placement/lending.h"
 #include "placement/plan.h"
 #include "tests/placement/plan_cases.h"
 
@@ -42,13 +43,14 @@ TEST(Planner, FiguresOfThePlanAreSumsOverTheShares) {
   PlanInput input = real_input();
   input.model.expert_bytes[3] = 2500 * 1024;
   const Plan plan = make_plan(input);
+  const ExpertPlacement generating = plan.generating();
   const std::vector<double> p = inclusion_probabilities(input.shares);
   double hits = 0, bytes = 0, all_bytes = 0;
   for (int i = 0; i < 49 * 512; ++i) {
     const double size = i / 512 == 3 ? 2500 : 1900;
     const auto at = static_cast<std::size_t>(i);
     all_bytes += p[at] * size;
-    if (plan.placement.place[at] != Place::kCard) continue;
+    if (generating.place[at] != Place::kCard) continue;
     hits += p[at];
     bytes += p[at] * size;
   }
@@ -302,6 +304,7 @@ TEST(Planner, ADraftVocabularyIsCounted) {
 // that are not the card's keep lent experts out as well.
 TEST(Planner, LendsThePromptsMemory) {
   PlanInput input = real_input();
+  input.policy.memory.lend_kv_cache = false;
   input.model.prefill_rows = 4096;
   const Plan plan = make_plan(input);
   check_plan(input, plan);
@@ -346,6 +349,7 @@ TEST(Planner, LendsThePromptsMemory) {
 TEST(Planner, LendsOnlyWhatIsBetter) {
   for (const auto& [copy_gbps, ram_gbps, vram_gib] : {std::array{150, 100, 14}, {300, 100, 24}, {300, 200, 14}}) {
     PlanInput input = real_input();
+    input.policy.memory.lend_kv_cache = false;
     input.model.prefill_rows = 4096;
     input.hardware.gpu->copy_gbps = copy_gbps;
     input.hardware.ram.read_gbps = {{1, 12.0}, {8, static_cast<double>(ram_gbps)}};
@@ -365,6 +369,86 @@ TEST(Planner, LendsOnlyWhatIsBetter) {
       } else {
         EXPECT_EQ(plan.slots, plain.slots);
       }
+    }
+  }
+}
+
+// What a conversation has not reached of its cache holds experts as well: as many as fit into the half of each area,
+// less what stays free ahead, and after them those of the prompt memory. Beside that nothing of the plan changes.
+TEST(Planner, LendsTheCache) {
+  PlanInput input = real_input();
+  input.model.prefill_rows = 4096;
+  const Plan plan = make_plan(input);
+  check_plan(input, plan);
+  PlanInput keeps = input;
+  keeps.policy.memory.lend_kv_cache = false;
+  const Plan kept = make_plan(keeps);
+  EXPECT_EQ(plan.placement.place, kept.placement.place);
+  EXPECT_EQ(plan.vram_used, kept.vram_used);
+  EXPECT_EQ(plan.lent_bytes, kept.lent_bytes);
+  EXPECT_EQ(kept.lent_in_cache, 0);
+  EXPECT_FALSE(kept.cache_empty || kept.cache_full);
+
+  const CacheAreas areas = cache_areas(input.model.shape, input.state);
+  const std::int64_t expert = input.model.expert_bytes[0];
+  const auto fit = [&](std::int64_t used) {  // into one area
+    const std::int64_t first = (used + Lending{}.cache_ahead) * areas.position_bytes;
+    std::int64_t count = 0;
+    for (std::int64_t at = areas.bytes / 64 * 64; (at = (at - expert) / 64 * 64) >= first;) ++count;
+    return areas.count * count;
+  };
+  EXPECT_GT(fit(16384), 100);
+  EXPECT_EQ(plan.lent_in_cache, fit(16384));
+  EXPECT_EQ(std::ssize(plan.lent), fit(16384) + std::ssize(kept.lent));
+  ASSERT_TRUE(plan.cache_empty && plan.cache_full);
+  EXPECT_EQ(plan.cache_full->hit_rate, kept.hit_rate);
+  EXPECT_EQ(plan.cache_full->tokens_per_second, kept.best_round()->tokens_per_second());
+  EXPECT_GT(plan.hit_rate, kept.hit_rate);
+  EXPECT_GT(plan.cache_empty->hit_rate, plan.hit_rate);
+  EXPECT_GT(plan.cache_empty->tokens_per_second, plan.best_round()->tokens_per_second());
+  for (const PlanItem& item : plan.items)
+    if (item.what == "KV cache") {
+      EXPECT_EQ(item.note, fmt::format("32,768 positions, 16 bits; half of it free: {} experts", fit(16384)));
+    }
+
+  // By itself; without rates; and not where the card is not full, or the CPU plays it.
+  PlanInput alone = input;
+  alone.policy.memory.lend_prompt_memory = false;
+  const Plan cache_only = make_plan(alone);
+  check_plan(alone, cache_only);
+  EXPECT_EQ(std::ssize(cache_only.lent), fit(16384));
+  EXPECT_EQ(cache_only.lent_bytes, 0);
+  PlanInput unknown = input;
+  unknown.hardware.ram.read_gbps.clear();
+  EXPECT_EQ(make_plan(unknown).lent_in_cache, fit(16384));
+  EXPECT_EQ(make_plan(unknown).cache_empty->tokens_per_second, 0.0);
+  PlanInput few = input;
+  few.policy.memory.slots = 1000;
+  EXPECT_EQ(make_plan(few).lent_in_cache, 0);
+  PlanInput tiny = input;
+  tiny.state.context = 2048;
+  EXPECT_EQ(make_plan(tiny).lent_in_cache, 0);
+}
+
+// Near the balance of card and crew the objective decides about the cache too.
+TEST(Planner, LendsTheCacheOnlyWhereItIsBetter) {
+  PlanInput input = real_input();
+  input.hardware.gpu->copy_gbps = 150;
+  input.hardware.ram.read_gbps = {{1, 12.0}, {8, 100.0}};
+  input.hardware.gpu->vram_free = 14 * kGiB;
+  input.state.context = 131072;
+  for (const Objective what : {Objective::kRoundTime, Objective::kHitRate}) {
+    input.policy.objective = what;
+    input.policy.memory.lend_kv_cache = false;
+    const Plan kept = make_plan(input);
+    input.policy.memory.lend_kv_cache = true;
+    const Plan plan = make_plan(input);
+    check_plan(input, plan);
+    if (what == Objective::kRoundTime) {
+      EXPECT_GE(plan.best_round()->tokens_per_second(), kept.best_round()->tokens_per_second());
+    } else {
+      EXPECT_GT(plan.lent_in_cache, 100);
+      EXPECT_GT(plan.hit_rate, kept.hit_rate);
     }
   }
 }

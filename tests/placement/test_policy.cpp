@@ -36,6 +36,7 @@ TEST(Policy, DefaultsOfAnEmptyMap) {
   EXPECT_EQ(p.file.filename(), "p.yaml");
   EXPECT_FALSE(p.memory.vram || p.memory.vram_reserve || p.memory.ram || p.memory.ram_reserve || p.memory.slots);
   EXPECT_TRUE(p.memory.lend_prompt_memory);
+  EXPECT_TRUE(p.memory.lend_kv_cache);
   EXPECT_EQ(p.objective, Objective::kRoundTime);
   EXPECT_FALSE(p.context.has_value());
   EXPECT_EQ(p.kv, KvFormat::kF16);
@@ -67,6 +68,7 @@ memory:
   ram_reserve: 4G
   slots: 7000
   lend_prompt_memory: false
+  lend_kv_cache: false
 objective: hit_rate
 context: 65536
 kv: f32
@@ -96,6 +98,7 @@ lossy: {biased_acceptance: true, tail_route_skip: 0.125}
   EXPECT_EQ(p.memory.vram, 20 * kGiB);
   EXPECT_EQ(p.memory.vram_reserve, 512 * kMiB);
   EXPECT_FALSE(p.memory.lend_prompt_memory);
+  EXPECT_FALSE(p.memory.lend_kv_cache);
   EXPECT_EQ(p.memory.ram, 15000000000);
   EXPECT_EQ(p.memory.ram_reserve, 4 * kGiB);
   EXPECT_EQ(p.memory.slots, 7000);
@@ -118,8 +121,8 @@ lossy: {biased_acceptance: true, tail_route_skip: 0.125}
   EXPECT_EQ(numbers(p.pins), (std::vector<std::vector<int>>{
                                  {0, 3, 1, 1}, {0, 3, 5, 5}, {0, 3, 7, 9}, {10, 10, 40, 40}, {12, 13, 40, 40}}));
   EXPECT_EQ(numbers(p.bans), (std::vector<std::vector<int>>{{5, 5, 0, 500}}));
-  EXPECT_EQ(p.pins[3].where, path.string() + ":22:7: experts.pins[1]");
-  EXPECT_EQ(p.pins[3].line, 22);
+  EXPECT_EQ(p.pins[3].where, path.string() + ":23:7: experts.pins[1]");
+  EXPECT_EQ(p.pins[3].line, 23);
   EXPECT_EQ(p.floor_per_layer, 16);
   EXPECT_EQ(p.adapt.mode, AdaptMode::kLfu);
   EXPECT_EQ(p.adapt.swaps_per_round, 9);

@@ -32,8 +32,8 @@ TEST(PolicyDocument, DefaultsAreThoseOfTheProgram) {
     keys.insert(match[1]);
     if (match[3].matched) defaults[match[1]] = match[3];
   }
-  EXPECT_EQ(keys.size(), 32U);
-  EXPECT_EQ(defaults.size(), 27U);
+  EXPECT_EQ(keys.size(), 33U);
+  EXPECT_EQ(defaults.size(), 28U);
   for (const auto& [key, value] : defaults) {
     const std::size_t dot = key.find('.');
     const std::string text = dot == std::string::npos
@@ -44,6 +44,7 @@ TEST(PolicyDocument, DefaultsAreThoseOfTheProgram) {
     SCOPED_TRACE(text);
     EXPECT_EQ(p.memory.vram || p.memory.vram_reserve || p.memory.ram || p.memory.ram_reserve || p.memory.slots, false);
     EXPECT_EQ(p.memory.lend_prompt_memory, q.memory.lend_prompt_memory);
+    EXPECT_EQ(p.memory.lend_kv_cache, q.memory.lend_kv_cache);
     EXPECT_EQ(p.objective, q.objective);
     EXPECT_EQ(p.context, q.context);
     EXPECT_EQ(p.kv, q.kv);

@@ -28,6 +28,7 @@ std::vector<TraceRound> random_rounds(const TraceHeader& header, int n, unsigned
         block.ids.push_back(pick(0, header.experts - 1));
       round.blocks.push_back(block);
     }
+    round.position = static_cast<std::uint64_t>(pick(0, 3) == 0 ? pick(0, 1 << 30) : pick(0, 300));
     rounds.push_back(round);
   }
   return rounds;
@@ -137,7 +138,7 @@ TEST(Trace, SaysWhatIsWrong) {
             "--trace`");
   std::string other = whole;
   other[8] = 9;
-  EXPECT_EQ(refusal(other), "expected a trace of version 1, found version 9. Fix: record it again");
+  EXPECT_EQ(refusal(other), "expected a trace of version 2, found version 9. Fix: record it again");
   other = whole;
   other[60] ^= 1;
   EXPECT_EQ(refusal(other), fmt::format("expected a whole trace, found a wrong checksum near byte {} (round 0). Fix: "

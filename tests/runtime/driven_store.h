@@ -156,11 +156,18 @@ class Driven {
     options.adapt = adapt;
     options.movable = std::move(movable);
     options.lending = std::move(lending);
-    const auto lent = static_cast<std::size_t>(options.lending.bytes);
-    std::shared_ptr<Region> region;
-    if (lent > 0) region = std::make_shared<Region>(host_memory(), card.allocate(lent), lent);
-    store.emplace(*two_sizes().model, options, &card, one_by_one, region);
+    const auto region = [this](std::int64_t n) {
+      const auto bytes = static_cast<std::size_t>(n);
+      return bytes > 0 ? std::make_shared<Region>(host_memory(), card.allocate(bytes), bytes) : nullptr;
+    };
+    LentMemory lent;
+    lent.prompt = region(options.lending.bytes);
+    lent.cache = region(options.lending.cache.total());
+    areas_ = options.lending.cache;
+    store.emplace(*two_sizes().model, options, &card, one_by_one, lent);
     card.close();
+    lease = store->lease_cache();
+    EXPECT_EQ(lease != nullptr, areas_.count > 0);
     for_each_bank(*two_sizes().model, [&](const ExpertBank& bank) {
       const ExpertBlobLayout layout = ExpertBlobLayout::of(bank);
       for (int e = 0; e < kExperts; ++e) {
@@ -175,15 +182,29 @@ class Driven {
   void long_round(std::size_t rows) {
     store->begin_round(false, rows);
     store->reclaim();
-    EXPECT_FALSE(card.running());
-    EXPECT_EQ(store->lent(), 0U);
-    const Region& memory = *store->prompt_memory();
+    EXPECT_FALSE(store->prompt_memory_lent());
+    EXPECT_TRUE(areas_.count > 0 || store->lent() == 0);
+    const Region& memory = *store->lent_memory().prompt;
     {
       const FakeCard::Open open(card);
       std::memset(memory.data(), 0x55, memory.bytes());
     }
     check_all();
     store->end_round();
+    check_all();
+    {
+      const FakeCard::Open open(card);
+      EXPECT_TRUE(std::all_of(memory.data(), memory.data() + memory.bytes(), [](std::uint8_t b) { return b == 0x55; }))
+          << "a copy went to memory that was taken back";
+    }
+    on_card_ = card_now();
+  }
+
+  // The sequence needs so many rows of the cache, and writes all of them; copies to elsewhere may go on.
+  void need(std::int64_t positions) {
+    lease->need(positions);
+    needed_ = positions;
+    for_rows([](std::uint8_t* rows, std::size_t n) { std::memset(rows, 0x66, n); });
     check_all();
     on_card_ = card_now();
   }
@@ -252,6 +273,10 @@ class Driven {
         on_card += store->on_card(b, e) ? 1U : 0U;
       }
     EXPECT_EQ(on_card, slots + store->lent());
+    if (areas_.count > 0)
+      for_rows([](const std::uint8_t* rows, std::size_t n) {
+        EXPECT_TRUE(std::all_of(rows, rows + n, [](std::uint8_t b) { return b == 0x66; })) << "the cache was written";
+      });
     std::size_t loaded = 0;
     for (const Place place : store->placement().place) loaded += place != Place::kDisk;
     EXPECT_EQ(places.size(), loaded) << "two experts in one place";
@@ -270,10 +295,20 @@ class Driven {
 
   FakeCard card;
   std::optional<ExpertStore> store;
+  std::shared_ptr<CacheLease> lease;
   std::uint64_t expected_hits = 0, expected_missed = 0;
 
  private:
+  void for_rows(const std::function<void(std::uint8_t*, std::size_t)>& body) {
+    const FakeCard::Open open(card);
+    std::uint8_t* const first = store->lent_memory().cache->data();
+    const auto bytes = static_cast<std::size_t>(std::min(needed_ * areas_.position_bytes, areas_.bytes));
+    for (int a = 0; a < areas_.count; ++a) body(first + a * areas_.stride, bytes);
+  }
+
   std::mt19937 random_;
+  CacheAreas areas_;
+  std::int64_t needed_ = 0;  // rows of the cache
   std::vector<std::vector<std::uint8_t>> truth_;
   std::set<std::pair<int, int>> on_card_;
   std::vector<const std::uint8_t*> blobs_;  // when all was last checked

@@ -77,6 +77,55 @@ TEST(ExpertStore, EveryBlobIsWholeWhileMemoryIsLent) {
       }
 }
 
+// The same beside a cache into which a sequence grows, a little or far at once, and begins anew; its rows stay what was
+// written there, whatever is under way.
+TEST(ExpertStore, EveryBlobIsWholeWhileTheCacheIsLent) {
+  for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru, AdaptMode::kLfu, AdaptMode::kSwaps})
+    for (const bool prompts : {false, true}) {
+      SCOPED_TRACE(fmt::format("mode {}, prompt memory {}", static_cast<int>(mode), prompts));
+      std::mt19937 random(static_cast<std::uint32_t>(mode) * 2 + prompts);
+      const ExpertPlacement start = thirds(static_cast<std::uint32_t>(random()), true);
+      Lending lending;
+      if (prompts) lending.bytes = static_cast<std::int64_t>(2 * bytes_of(0) + 100);
+      lending.bytes_per_round = static_cast<std::int64_t>(2 * bytes_of(0));
+      const auto bytes = static_cast<std::int64_t>(3 * bytes_of(0) + 640);
+      lending.cache = {3, bytes, (bytes + 255) / 256 * 256, 64};
+      lending.cache_ahead = 1;
+      Driven run(settings(mode, 2), start, 3, {}, lending);
+      EXPECT_EQ(run.store->lease_cache(), nullptr);  // another sequence has it
+      const std::int64_t context = bytes / 64;
+      std::int64_t position = 0;
+      std::size_t most = 0, least = 100;
+      for (std::size_t round = 0; round < 150; ++round) {
+        const auto draw = random() % 20;
+        position = draw == 0         ? 0
+                   : draw == 1       ? position + context / 4
+                   : round % 50 == 9 ? context
+                                     : position + context / 90;
+        run.need(std::min(position, context));
+        if (prompts && random() % 16 == 0)
+          run.long_round(100);
+        else
+          run.round(1 + round % 3);
+        most = std::max(most, run.store->lent());
+        if (position >= context) least = std::min(least, prompts ? 0 : run.store->lent());
+        run.store->verify();
+      }
+      EXPECT_GE(most, 5U);
+      EXPECT_EQ(least, 0U);
+      run.need(0);
+      for (int round = 0; round < 8; ++round) run.round(2);
+      EXPECT_GE(run.store->lent(), 5U);
+      run.lease.reset();
+      EXPECT_GE(run.store->lent(), 5U);
+      run.lease = run.store->lease_cache();  // the next sequence finds nobody there
+      ASSERT_NE(run.lease, nullptr);
+      EXPECT_EQ(run.store->lent() > 0, run.store->prompt_memory_lent());
+      run.need(context);
+      EXPECT_EQ(run.store->placement().count(Place::kCard), start.count(Place::kCard));
+    }
+}
+
 // A swap that is decided at the end of a round holds after the next one, and its bytes are copied in between.
 TEST(ExpertStore, MovesTakeEffectARoundLater) {
   ExpertPlacement start = all_in_ram(kBanks, kExperts);
