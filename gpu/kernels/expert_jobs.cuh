@@ -1,21 +1,26 @@
-// The list of expert jobs (gpu/kernels/expert_jobs.h), by one block.
+// The list of expert jobs (gpu/kernels/expert_jobs.h), by one block or some warps of it.
 #pragma once
 
 #include "gpu/kernels/expert_jobs.h"
 
 namespace tandem {
 
+// The first `warps` warps of a block, which others leave alone in the meantime. All of a block, unless it says so.
+struct Warps {
+  int warps = static_cast<int>(blockDim.x) / 32;
+  __device__ __forceinline__ void meet() const { asm volatile("bar.sync 1, %0;" ::"r"(32 * warps) : "memory"); }
+};
+
 // The sum of flag over the threads before this one; the sum over all goes to *total. `warp_sums` has room for a word
-// per warp. To be called by all threads of a block.
-__device__ inline int count_before(bool flag, int* warp_sums, int* total) {
+// per warp. To be called by all threads of `with`.
+__device__ inline int count_before(bool flag, int* warp_sums, int* total, const Warps& with) {
   const unsigned votes = __ballot_sync(~0U, flag);
   const int lane = static_cast<int>(threadIdx.x) % 32, warp = static_cast<int>(threadIdx.x) / 32;
-  const int warps = static_cast<int>(blockDim.x) / 32;
-  __syncthreads();  // warp_sums may still be read from the last call
+  with.meet();  // warp_sums may still be read from the last call
   if (lane == 0) warp_sums[warp] = __popc(votes);
-  __syncthreads();
+  with.meet();
   int before = 0, all = 0;
-  for (int i = 0; i < warps; ++i) {
+  for (int i = 0; i < with.warps; ++i) {
     if (i < warp) before += warp_sums[i];
     all += warp_sums[i];
   }
@@ -44,14 +49,15 @@ __device__ inline unsigned pairs_of(const std::int32_t* experts, int chunk, std:
   return bits;
 }
 
-// By all threads of a block of at least n and at most kPairs threads, whole warps. Thread i has pair i: its expert and
+// By all threads of `with`, at least n and at most kPairs. Thread i has pair i: its expert and
 // where that is; -1 for none, as beyond n.
 template <int kPairs>
 __device__ inline void list_jobs(std::int32_t expert, const std::uint8_t* blob, int n, int used, int per_job,
-                                 ExpertJob* jobs, std::int32_t* job_count, JobsShared<kPairs>& shared) {
+                                 ExpertJob* jobs, std::int32_t* job_count, JobsShared<kPairs>& shared,
+                                 const Warps& with = {}) {
   const int i = static_cast<int>(threadIdx.x), own_chunk = i / 32, chunks = (n + 31) / 32;
   shared.expert[i] = expert;
-  __syncthreads();
+  with.meet();
   int earlier = 0, all = 0, lead = i;  // pairs of the same expert; the pair that starts this one's job
   if (expert >= 0) {
     for (int c = 0; c < chunks; ++c) {
@@ -71,14 +77,14 @@ __device__ inline void list_jobs(std::int32_t expert, const std::uint8_t* blob, 
   }
   const bool starts = expert >= 0 && lead == i;
   int total;
-  const int job = count_before(starts, shared.warp_sums, &total);
+  const int job = count_before(starts, shared.warp_sums, &total, with);
   if (starts) {
     shared.job_of[i] = job;
     jobs[job].blob = blob;
     jobs[job].expert = expert;
     jobs[job].count = min(per_job, all - earlier);
   }
-  __syncthreads();
+  with.meet();
   if (expert >= 0) {
     jobs[shared.job_of[lead]].pair[earlier % per_job] = i;
     jobs[shared.job_of[lead]].row[earlier % per_job] = i / used;

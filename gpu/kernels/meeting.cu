@@ -37,7 +37,8 @@ __global__ void __launch_bounds__(kPublishThreads) publish_kernel(const MeetingA
     for (unsigned i = threadIdx.x; i < count; i += kPublishThreads) m.memory.miss[i] = m.miss[i];
     for (std::size_t r = 0; r < m.rows; ++r) publish_row(m, x, r);
   }
-  ring(m, total);
+  __syncthreads();
+  if (threadIdx.x < 32) ring(m, total);
 }
 
 __global__ void wait_kernel(const MeetingArgs m) {

@@ -25,13 +25,12 @@ __device__ __forceinline__ void publish_row(const MeetingArgs& m, const QuantRow
   for (std::size_t i = threadIdx.x; i < words; i += blockDim.x) m.memory.s[r * words + i] = x.s[r * words + i];
 }
 
-// The last step of publishing, by all threads of a block, after what each of them has written, and after what others
-// have written and fenced.
+// The last step of publishing, by one warp, after a barrier with those of its block who have written something, and
+// after what other blocks have written and fenced: the release passes on what the barrier has.
 __device__ __forceinline__ void ring(const MeetingArgs& m, int misses) {
-  if (threadIdx.x == 0) m.memory.miss_count[m.index] = *m.misses = misses;
-  __threadfence_system();
-  __syncthreads();
-  if (threadIdx.x == 0) store_release(m.memory.doorbell, *m.first_number + m.index);
+  if (threadIdx.x % 32 != 0) return;
+  m.memory.miss_count[m.index] = *m.misses = misses;
+  store_release(m.memory.doorbell, *m.first_number + m.index);
 }
 
 }  // namespace

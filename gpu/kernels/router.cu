@@ -62,8 +62,12 @@ __device__ __noinline__ void after_product(unsigned rows, unsigned experts, cons
     if (meeting.rows > 0) meeting.memory.miss[i] = miss;
   }
   const int misses = __syncthreads_count(miss >= 0);
-  list_jobs(hit, blob, static_cast<int>(n), static_cast<int>(used), per_job, args.jobs, args.job_count, tail.listing);
-  if (meeting.rows > 0) ring(meeting, misses);
+  // A warp without pairs tells the crew, which may be waited for, while the others list the card's jobs.
+  const bool apart = meeting.rows > 0 && n <= (warps - 1) * kWarp;
+  if (apart && warp == warps - 1) return ring(meeting, misses);
+  list_jobs(hit, blob, static_cast<int>(n), static_cast<int>(used), per_job, args.jobs, args.job_count, tail.listing,
+            Warps{static_cast<int>(apart ? warps - 1 : warps)});
+  if (meeting.rows > 0 && !apart && warp == 0) ring(meeting, misses);
 }
 
 template <typename T, unsigned kRows, unsigned kOut>
@@ -95,7 +99,8 @@ void launch(const ProductArgs<T>& products, const RouterArgs& args, DeviceStream
   const unsigned groups = (products.rows + kRows - 1) / kRows, n = products.rows * static_cast<unsigned>(args.used);
   unsigned blocks = args.meeting.rows > 0 ? products.rows : 0;
   for (unsigned i = 0; i < products.parts; ++i) blocks += (products.part[i].n + kOut - 1) / kOut * groups;
-  const unsigned warps = std::max({product_warps(products.cols), (n + kWarp - 1) / kWarp, kMinThreads / kWarp});
+  const unsigned warps = std::min(
+      std::max({product_warps(products.cols), (n + kWarp - 1) / kWarp + 1, kMinThreads / kWarp}), kMostPairs / kWarp);
   const std::size_t shared = std::max(product_shared_bytes(products.cols, kOut * kRows), sizeof(TailShared));
   launch_kernel(router_kernel<T, kRows, kOut>, blocks, warps * kWarp, shared, stream, products, args,
                 ConstDeviceRows(args.router.y), pairs_per_job(products.rows));
