@@ -67,8 +67,10 @@ SequenceState::SequenceState(const ModelShape& shape, const StateOptions& option
   if (shape_.mtp_layers > 0) mtp.attention = make_attention_state(memory, rows, shape_, options_);
 }
 
+// What the draft block has is kept, too, where it is ahead of the trunk.
 void SequenceState::need_rows(std::int64_t positions) {
-  needed_rows_ = std::min(static_cast<std::size_t>(positions), options_.context);
+  const std::size_t needed = std::max(static_cast<std::size_t>(positions), mtp.rows + mtp.pending);
+  needed_rows_ = std::min(needed, options_.context);
   if (cache_) cache_->need(static_cast<std::int64_t>(needed_rows_));
 }
 

@@ -578,6 +578,94 @@ TEST(Lockstep, SavedConversationsTakeLentMemoryBack) {
   EXPECT_EQ(run(some_lending_with_cache()), expected_hash);
 }
 
+// The draft head asks for rows by itself where the trunk has not, and keeps those that it has where it is ahead of the
+// trunk; so does a conversation that is saved like that.
+TEST(Lockstep, TheHeadsRowsAreItsOwn) {
+  SKIP_WITHOUT_MACHINE();
+  TempDir dir;
+  const auto run = [&](const Lending& lending) {
+    const auto ops = make_model_machine(2);
+    LoadOptions load;
+    load.placement = random_placement(0.2, 0, 8);
+    load.lending = lending;
+    load.lending.bytes_per_round = 1 << 20;
+    Pipeline pipeline(nano(), *ops, 64, load);
+    SequenceState state = new_state(pipeline, *ops);
+    MtpHead head(pipeline, MtpNorm::kFull, MtpAttention::kDense);
+    const auto width = static_cast<std::size_t>(nano().shape.wide());
+    std::vector<float> wide(60 * width);
+    for (std::size_t i = 0; i < wide.size(); ++i) wide[i] = static_cast<float>(i % 251) / 64.0F - 2.0F;
+    LogitsHash hash;
+    const auto feed = [&](std::size_t rows) {
+      const auto next = std::span(prompts()[2]).subspan(state.mtp.rows, rows);
+      add_rows(hash, head.forward(state, {wide.data(), rows, width}, next, PassMode::kCommit, LogitRows::kLast).logits);
+      pipeline.experts()->verify();
+    };
+    const auto windows = [&](int rounds) {
+      for (int round = 0; round < rounds; ++round) {
+        const auto next = std::span(prompts()[2]).subspan(state.position(), 1);
+        add_rows(hash, pipeline.forward(state, next, PassMode::kWindow, LogitRows::kAll).logits);
+        state.keep(1);
+      }
+      pipeline.experts()->verify();
+    };
+    windows(8);
+    const std::size_t most = pipeline.experts()->lent();
+    for (int pass = 0; pass < 6; ++pass) feed(60);  // over experts
+    const std::size_t left = pipeline.experts()->lent();
+    EXPECT_EQ(most > left, lending.cache.count > 0);
+    windows(8);
+    feed(1);
+    state.save(dir / "ahead.state", 1);
+    state.reset();
+    windows(8);
+    EXPECT_EQ(pipeline.experts()->lent() > left, lending.cache.count > 0);
+    state.restore(dir / "ahead.state", 1);  // over experts
+    pipeline.experts()->verify();
+    windows(8);
+    feed(1);
+    return hash.hex();
+  };
+  const std::string expected_hash = run({});
+  EXPECT_EQ(run(some_lending_with_cache()), expected_hash);
+}
+
+// The head catches up in short passes while the prompt memory is lent, which stays lent; experts in the cache are no
+// reason for that.
+TEST(Lockstep, TheHeadCatchesUpInPassesThatFit) {
+  SKIP_WITHOUT_MACHINE();
+  struct Longest : RouteObserver {
+    std::size_t rows = 0;  // of a pass of the head
+    void on_routes(PassMode, int bank, std::size_t, const Routes& routes) override {
+      if (bank == nano().shape.layers) rows = std::max(rows, routes.rows);
+    }
+  };
+  for (const bool prompt : {true, false}) {
+    const auto ops = make_model_machine(2);
+    LoadOptions load;
+    load.placement = random_placement(0.2, 0, 8);
+    load.lending = some_lending_with_cache();
+    load.lending.bytes_per_round = 1 << 20;
+    if (!prompt) load.lending.bytes = 0;
+    Pipeline pipeline(nano(), *ops, 64, load);
+    SequenceState state = new_state(pipeline, *ops);
+    MtpDrafter head(pipeline, state, MtpNorm::kFull, MtpAttention::kSparse);
+    Longest longest;
+    pipeline.set_route_observer(&longest);
+    for (int round = 0; round < 21; ++round) {
+      const std::size_t first = state.position(), rows = round < 20 ? 1 : 12;
+      const PassOutput out =
+          pipeline.forward(state, std::span(prompts()[2]).subspan(first, rows), PassMode::kCommit, LogitRows::kLast);
+      head.take(first, out.wide, rows == 1 ? MtpDrafter::Rows::kRound : MtpDrafter::Rows::kPrompt);
+    }
+    EXPECT_EQ(state.mtp.rows, 31U);
+    EXPECT_EQ(longest.rows, prompt ? kMaxWindow : 31U);
+    EXPECT_EQ(pipeline.experts()->prompt_memory_lent(), prompt);
+    EXPECT_GT(pipeline.experts()->lent(), 0U);
+    pipeline.set_route_observer(nullptr);
+  }
+}
+
 // Work memory of a second pipeline over the same experts, which lie in its memory when it is made, and of its passes.
 TEST(Lockstep, ASecondPipelineTakesLentMemoryBack) {
   SKIP_WITHOUT_MACHINE();
