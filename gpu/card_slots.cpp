@@ -64,8 +64,8 @@ std::string CardSlots::pin(std::uint8_t* ram, std::size_t bytes) {
   return fmt::format(
       "{} of experts in RAM could not be locked for the card, so the CPU waits for every copy of an expert that moves, "
       "and computes long prompts' experts itself, which is several times slower than sending them to the card. Fix: "
-      "more "
-      "free RAM, or no experts that move (--adapt off, and memory.lend_prompt_memory: false in the policy)",
+      "more free RAM, or no experts that move (--adapt off, and memory.lend_prompt_memory and lend_kv_cache: false in "
+      "the policy)",
       format_bytes(static_cast<std::int64_t>(bytes)));
 }
 void CardSlots::unpin(std::uint8_t* ram) {
