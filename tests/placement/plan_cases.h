@@ -178,6 +178,8 @@ inline void check_plan(const PlanInput& input, const Plan& plan) {
   EXPECT_LE(lent, plan.lent_bytes + plan.lent_cache.total());
   EXPECT_LE(plan.lent_in_cache, std::ssize(plan.lent));
   EXPECT_EQ(plan.lent_cache.count > 0, plan.cache_empty.has_value());
+  // Memory is set apart for prompts only where it is lent.
+  EXPECT_EQ(plan.lent_bytes > 0, std::ssize(plan.lent) > plan.lent_in_cache);
   EXPECT_EQ(plan.generating().count(Place::kCard), plan.slots + std::ssize(plan.lent));
   EXPECT_EQ(item_bytes(plan, Memory::kVram, "prompt memory"), plan.lent_bytes);
   if (!plan.lent.empty()) {

@@ -75,6 +75,34 @@ TEST(Footprint, FractionalBitsAreRoundedUp) {
   EXPECT_EQ(state_bytes(shape, layout).kv, 149);  // 148.5
 }
 
+// The areas of a cache are the keys and values that a state is planned to have, an array for each.
+TEST(Footprint, CacheAreasAreTheKeysAndValues) {
+  for (const double bits : {16.0, 32.0})
+    for (const std::int64_t context : {1, 4095, 32768}) {
+      StateLayout layout = spec_layout(context);
+      layout.kv_bits = bits;
+      const StateBytes state = state_bytes(real_shape(), layout);
+      const CacheAreas areas = cache_areas(real_shape(), layout);
+      EXPECT_EQ(areas.count, 2 * (12 + 1));
+      EXPECT_EQ(areas.count * areas.bytes, state.kv + state.mtp_kv);
+      EXPECT_EQ(areas.bytes, context * areas.position_bytes);
+      EXPECT_EQ(areas.stride, areas.bytes);
+      EXPECT_EQ(areas.total(), state.kv + state.mtp_kv);
+    }
+  // Arrays begin at multiples of 256 bytes.
+  ModelShape shape = real_shape();
+  shape.kv_heads = 1;
+  shape.head_dim = 3;
+  shape.mtp_layers = 0;
+  const CacheAreas odd = cache_areas(shape, spec_layout(100));
+  EXPECT_EQ(odd.position_bytes, 6);
+  EXPECT_EQ(odd.bytes, 600);
+  EXPECT_EQ(odd.stride, 768);
+  EXPECT_EQ(odd.total(), 24 * 768);
+  shape.kv_heads = 0;
+  EXPECT_EQ(cache_areas(shape, spec_layout(100)).count, 0);
+}
+
 TEST(Footprint, TotalIsTheSumOfAllParts) {
   const StateBytes b = state_bytes(real_shape(), spec_layout(1000));
   EXPECT_EQ(b.total(), b.kv + b.pooled + b.raw + b.gdn_state + b.gdn_conv + b.ple_conv + b.replay + b.mtp_kv +

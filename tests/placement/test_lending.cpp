@@ -163,6 +163,27 @@ TEST(Lending, SwapsWithinTheCache) {
   }
 }
 
+// The sequence grows while memory is lent bit by bit: whoever no longer fits is passed over, and smaller ones after him
+// are not.
+TEST(Lending, WhoNoLongerFitsDoesNotHoldUpOthers) {
+  Rig rig = one_bank(AdaptMode::kOff, 2);
+  rig.start = {2, 2, {Place::kCard, Place::kRam, Place::kRam, Place::kRam}};
+  rig.movable.assign(4, true);
+  rig.lending.bytes = 60;
+  rig.lending.bytes_per_round = 1;
+  rig.lending.cache = {1, 256, 256, 1};
+  rig.lending.cache_ahead = 0;
+  rig.lending.expected = {0.0, 0.4, 0.3, 0.1};  // for their bytes: expert 0 of bank 1, 1 of bank 0, 1 of bank 1
+  Adapter adapter(rig.settings, rig.start, {100, 50}, rig.movable, rig.lending);
+  adapter.end_round(true);
+  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{1, 0, 192, true}}));
+  EXPECT_TRUE(adapter.need_cache(65).empty());  // the next one would begin at 64
+  adapter.end_round(true);
+  EXPECT_EQ(adapter.loans(), (std::vector<Loan>{{1, 1, 128, true}}));
+  adapter.end_round(true);
+  EXPECT_TRUE(adapter.on_card(1, 0) && adapter.on_card(1, 1) && !adapter.on_card(0, 1));
+}
+
 // A sequence that only grows never needs fewer rows than before, whatever passes it grows by: else memory would seem to
 // become free every other round.
 TEST(Lending, ASequenceThatGrowsNeedsNoFewerRows) {

@@ -406,10 +406,13 @@ TEST(Planner, LendsTheCache) {
   EXPECT_GT(plan.hit_rate, kept.hit_rate);
   EXPECT_GT(plan.cache_empty->hit_rate, plan.hit_rate);
   EXPECT_GT(plan.cache_empty->tokens_per_second, plan.best_round()->tokens_per_second());
-  for (const PlanItem& item : plan.items)
+  for (const PlanItem& item : plan.items) {
     if (item.what == "KV cache") {
       EXPECT_EQ(item.note, fmt::format("32,768 positions, 16 bits; half of it free: {} experts", fit(16384)));
+    } else if (item.what == "prompt memory") {
+      EXPECT_EQ(item.note, fmt::format("passes of 4,096; between prompts {} experts", kept.lent.size()));
     }
+  }
 
   // By itself; without rates; and not where the card is not full, or the CPU plays it.
   PlanInput alone = input;
@@ -425,6 +428,15 @@ TEST(Planner, LendsTheCache) {
   PlanInput few = input;
   few.policy.memory.slots = 1000;
   EXPECT_EQ(make_plan(few).lent_in_cache, 0);
+  PlanInput half = input;  // one expert fits into an area while it is empty, none when half of it is in use
+  half.state.context = 4096;
+  const Plan at_first = make_plan(half);
+  check_plan(half, at_first);
+  EXPECT_EQ(at_first.lent_in_cache, 0);
+  EXPECT_EQ(at_first.lent_cache.count, 26);
+  ASSERT_TRUE(at_first.cache_empty && at_first.cache_full);
+  EXPECT_GT(at_first.cache_empty->hit_rate, at_first.hit_rate);
+  EXPECT_EQ(at_first.cache_full->hit_rate, at_first.hit_rate);
   PlanInput tiny = input;
   tiny.state.context = 2048;
   EXPECT_EQ(make_plan(tiny).lent_in_cache, 0);
@@ -432,23 +444,30 @@ TEST(Planner, LendsTheCache) {
 
 // Near the balance of card and crew the objective decides about the cache too.
 TEST(Planner, LendsTheCacheOnlyWhereItIsBetter) {
-  PlanInput input = real_input();
-  input.hardware.gpu->copy_gbps = 150;
-  input.hardware.ram.read_gbps = {{1, 12.0}, {8, 100.0}};
-  input.hardware.gpu->vram_free = 14 * kGiB;
-  input.state.context = 131072;
-  for (const Objective what : {Objective::kRoundTime, Objective::kHitRate}) {
-    input.policy.objective = what;
-    input.policy.memory.lend_kv_cache = false;
-    const Plan kept = make_plan(input);
-    input.policy.memory.lend_kv_cache = true;
-    const Plan plan = make_plan(input);
-    check_plan(input, plan);
-    if (what == Objective::kRoundTime) {
-      EXPECT_GE(plan.best_round()->tokens_per_second(), kept.best_round()->tokens_per_second());
-    } else {
+  for (const auto& [ram_gbps, vram_gib] : {std::array{100, 14}, {150, 12}}) {
+    PlanInput input = real_input();
+    input.hardware.gpu->copy_gbps = 150;
+    input.hardware.ram.read_gbps = {{1, 12.0}, {8, static_cast<double>(ram_gbps)}};
+    input.hardware.gpu->vram_free = vram_gib * kGiB;
+    input.state.context = 131072;
+    const bool slower = vram_gib == 12;
+    for (const Objective what : {Objective::kRoundTime, Objective::kHitRate}) {
+      SCOPED_TRACE(fmt::format("{} GiB, {}", vram_gib, what == Objective::kHitRate ? "hits" : "time"));
+      input.policy.objective = what;
+      input.policy.memory.lend_kv_cache = false;
+      const Plan kept = make_plan(input);
+      ASSERT_EQ(kept.limit, "VRAM: the card is full");
+      input.policy.memory.lend_kv_cache = true;
+      const Plan plan = make_plan(input);
+      check_plan(input, plan);
+      if (what == Objective::kRoundTime && slower) {
+        EXPECT_EQ(plan.lent_in_cache, 0);
+        EXPECT_EQ(plan.best_round()->tokens_per_second(), kept.best_round()->tokens_per_second());
+        continue;
+      }
       EXPECT_GT(plan.lent_in_cache, 100);
       EXPECT_GT(plan.hit_rate, kept.hit_rate);
+      EXPECT_EQ(plan.best_round()->tokens_per_second() < kept.best_round()->tokens_per_second(), slower);
     }
   }
 }

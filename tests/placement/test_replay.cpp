@@ -123,6 +123,27 @@ TEST(Replay, AgreesWithAnAdapterThatRunsLive) {
   EXPECT_GT(results[3].counts.hits, results[0].counts.hits);  // the hot experts move; following them pays
 }
 
+// Passes of the trunk say how far the sequence is; a round of the draft block alone, wherever it is, takes nothing
+// back.
+TEST(Replay, TheCacheIsLentByThePositionsOfTheTrunk) {
+  const auto hits = [](int bank, std::uint64_t position) {
+    std::vector<TraceRound> rounds;
+    for (int r = 0; r < 4; ++r) rounds.push_back({Phase::kDecode, "x", {{0, 1, {1}}, {1, 1, {1}}}, 0});
+    rounds.push_back({Phase::kDecode, "x", {{bank, 1, {1}}}, position});
+    ReplayCase c = make_case(AdaptMode::kOff, 2, 2, {{0, 0}});
+    c.lending.cache = {2, 512, 512, 4};
+    c.lending.cache_ahead = 0;
+    std::size_t at = 0;
+    return replay(feed(rounds, at), std::vector{c}, 0)[0].counts.hits;
+  };
+  // Loans hold from the third round on. That of bank 0 begins at byte 448 of its area: 112 rows, 32 of them ahead.
+  EXPECT_EQ(hits(0, 0), 5U);
+  EXPECT_EQ(hits(0, 80), 5U);
+  EXPECT_EQ(hits(0, 81), 4U);
+  EXPECT_EQ(hits(1, 0), 5U);
+  EXPECT_EQ(hits(1, 1000), 5U);
+}
+
 std::string card_of(const ExpertPlacement& placement) {
   std::string text;
   for (const Place place : placement.place) text += place == Place::kCard ? '1' : '0';

@@ -169,6 +169,22 @@ TEST(Trace, TheNumberOfRoundsIsChecked) {
   EXPECT_NE(refusal(bytes).find("found another number of rounds than its end says"), std::string::npos);
 }
 
+// A position that no sequence has, in a chunk whose checksum is right.
+TEST(Trace, PositionsAreChecked) {
+  const TraceHeader header{"nano", 42, 1, 2, 1};
+  TraceRound round{Phase::kDecode, "x", {}, (std::uint64_t{1} << 32) - 1};
+  write(path("whole"), header, {round});
+  EXPECT_EQ(read(path("whole")), std::vector{round});
+  std::string bytes = bytes_of(path("whole"));
+  const std::size_t last = bytes.find("\xff\xff\xff\xff\x0f");  // of the varint
+  ASSERT_NE(last, std::string::npos);
+  bytes[last + 4] = 0x1f;
+  const std::size_t body = last - 4, end = bytes.size() - 20;  // a domain of one letter and a tag are before it
+  const std::uint64_t sum = XXH3_64bits(bytes.data() + body, end - 8 - body);
+  std::memcpy(bytes.data() + end - 8, &sum, 8);
+  EXPECT_NE(refusal(bytes).find("found a position out of range"), std::string::npos) << refusal(bytes);
+}
+
 TEST(Trace, AppearsOnlyWhenFinished) {
   const std::string file = path("unfinished");
   std::remove(file.c_str());

@@ -354,6 +354,12 @@ TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   // Lent experts are told apart, in the layers' reports as well.
   ASSERT_FALSE(report.plan.lent.empty());
   EXPECT_EQ(json["lent_bytes"], report.plan.lent_bytes);
+  ASSERT_GT(report.plan.lent_in_cache, 0);
+  ASSERT_LT(report.plan.lent_in_cache, std::ssize(report.plan.lent));
+  EXPECT_EQ(json["lent_in_cache"], report.plan.lent_in_cache);
+  EXPECT_EQ(json["cache_empty"]["hit_rate"], report.plan.cache_empty->hit_rate);
+  EXPECT_EQ(json["cache_full"]["hit_rate"], report.plan.cache_full->hit_rate);
+  EXPECT_GT(report.plan.cache_empty->hit_rate, report.plan.cache_full->hit_rate);
   std::vector<std::int32_t> lent;
   for (int bank = 0; bank < 49; ++bank) {
     const auto& experts = json["lent"][static_cast<std::size_t>(bank)];
@@ -420,6 +426,24 @@ TEST(PlanReport, ReplaysLendAsPlanned) {
     adapter.end_round(true);
     EXPECT_FALSE(adapter.loans().empty());
   }
+}
+
+// The same of a cache that has room for experts at the start of a conversation only.
+TEST(PlanReport, ACacheIsLentFromTheStart) {
+  TempDir dir;
+  PlanOptions options;
+  options.model = real_size_file(dir);
+  options.placement.hardware = dir / "machine.yaml";
+  options.placement.policy = dir / "p.yaml";
+  tandem::write_file(options.placement.hardware, kMachine);
+  tandem::write_file(options.placement.policy, "memory: {lend_prompt_memory: false}\ncontext: 4096\n");
+  const Plan plan = make_plan_report(options).plan;
+  ASSERT_TRUE(plan.lent.empty() && plan.cache_empty);
+  const Lending lending = plan_lending(plan);
+  EXPECT_EQ(lending.bytes, 0);
+  EXPECT_GT(lending.cache.count, 0);
+  EXPECT_EQ(lending.cache.total(), plan.lent_cache.total());
+  EXPECT_EQ(lending.expected, plan.expected);
 }
 
 TEST(PlanReport, NanoWithACensusExplained) {
