@@ -73,7 +73,12 @@ class ExpertStore::Lease : public CacheLease {
  public:
   explicit Lease(ExpertStore& store) : store_(store), region_(*store.lent_memory_.cache) {}
   MachineMemory& memory() override { return region_; }
-  void need(std::int64_t positions) override { store_.take_back(store_.adapter_->need_cache(positions)); }
+  void need(std::int64_t positions) override {
+    // Rows of other arrays would lie where the places do not expect them.
+    CHECK(region_.used() == 0 || region_.used() == region_.bytes(), "arrays of {} bytes in a cache of {}",
+          region_.used(), region_.bytes());
+    store_.take_back(store_.adapter_->need_cache(positions));
+  }
 
  private:
   ExpertStore& store_;

@@ -306,6 +306,16 @@ TEST(ExpertStoreDeathTest, MistakesOfTheCaller) {
   options.placement = all_in_ram(kBanks, kExperts);
   options.placement->at(0, 0) = Place::kCard;
   EXPECT_DEATH(ExpertStore(*two_sizes().model, options, nullptr, one_by_one), "1 slots without a card");
+  // The lent cache for a sequence of half its context.
+  Lending lending;
+  lending.cache = {2, 1024, 1024, 64};
+  Driven run(settings(AdaptMode::kOff, 0), thirds(3), 7, {}, lending);
+  const FakeCard::Open open(run.card);
+  run.lease->memory().allocate(512);
+  run.lease->memory().allocate(512);
+  EXPECT_DEATH(run.lease->need(1), "arrays of 1024 bytes in a cache of 2048");
+  run.lease->memory().allocate(1024);
+  run.lease->need(1);
 }
 
 }  // namespace
