@@ -578,6 +578,63 @@ TEST(Lockstep, SavedConversationsTakeLentMemoryBack) {
   EXPECT_EQ(run(some_lending_with_cache()), expected_hash);
 }
 
+// A conversation in the lent cache that also begins anew, goes back, is saved and restored, and makes way for another.
+TEST(Lockstep, ConversationsComeAndGoInLentMemory) {
+  SKIP_WITHOUT_MACHINE();
+  TempDir dir;
+  const auto run = [&](std::uint32_t seed, const Lending& lending, std::size_t& lent) {
+    const auto ops = make_model_machine(2);
+    LoadOptions load;
+    load.placement = random_placement(0.3, 0.0, seed);
+    load.adapt.mode = static_cast<AdaptMode>(seed % 4);
+    load.adapt.half_life_rows = 30;
+    load.lending = lending;
+    Pipeline pipeline(nano(), *ops, 90, load);
+    std::mt19937 random(seed);
+    LogitsHash hash;
+    const auto file = dir / "some.state";
+    bool saved = false;
+    for (int conversation = 0; conversation < 3; ++conversation) {
+      SequenceState state = new_state(pipeline, *ops);
+      MtpDrafter head(pipeline, state, MtpNorm::kFull, MtpAttention::kSparse);
+      std::shared_ptr<const SequenceState::Checkpoint> point;
+      for (int step = 0; step < 50; ++step) {
+        const auto kind = random() % 24;
+        if (kind == 0 || state.position() + 100 > prompts()[2].size()) {
+          state.reset();
+          point.reset();
+        } else if (kind == 1) {
+          point = state.checkpoint();
+        } else if (kind == 2 && point) {
+          state.rewind(*point);
+        } else if (kind == 3) {
+          state.save(file, 1);
+          saved = true;
+        } else if (kind == 4 && saved) {
+          state.restore(file, 1);
+          point.reset();
+        } else {
+          random_step(pipeline, state, head, random, hash);
+        }
+        lent = std::max(lent, pipeline.experts()->lent());
+        if (step % 5 == 0) pipeline.experts()->verify();
+      }
+    }
+    pipeline.experts()->verify();
+    return hash.hex();
+  };
+  Lending lending = some_lending_with_cache();
+  lending.cache_ahead = 0;
+  lending.bytes_per_round = 1 << 20;
+  for (const std::uint32_t seed : {0U, 1U, 2U, 3U}) {
+    std::size_t none = 0, lent = 0;
+    const std::string expected_hash = run(seed, {}, none);
+    EXPECT_EQ(run(seed, lending, lent), expected_hash) << seed;
+    EXPECT_GT(lent, 15U) << seed;
+    if (kRaceDetector) break;
+  }
+}
+
 // The draft head asks for rows by itself where the trunk has not, and keeps those that it has where it is ahead of the
 // trunk; so does a conversation that is saved like that.
 TEST(Lockstep, TheHeadsRowsAreItsOwn) {
