@@ -38,7 +38,7 @@ rounds() {
   "$bin/bench_round" "$model" --residency 0.3 --widths 1 --passes 1 >/dev/null || failed=1
   local flags=(--widths "1,2,4,5,8" --passes "$passes" --hardware "$root/configs/hardware/h200-16core.yaml"
     --csv "$out/round.csv" --machine "${machine:-$(hostname)}")
-  "$bin/bench_round" "$model" --residency 0.3,0.41,1 --census "$census" "${flags[@]}" || failed=1
+  "$bin/bench_round" "$model" --residency 0.3,0.357,0.41,1 --census "$census" "${flags[@]}" || failed=1
   "$bin/bench_round" "$model" --residency 0.3 --routes "$census" "${flags[@]}" || failed=1
   "$bin/bench_round" "$model" --residency 0.41 --census "$census" --widths 1,4 --passes "$passes" --stages |
     tee "$out/stages-$name.txt" || failed=1
@@ -62,7 +62,7 @@ drafting() {
     echo "== drafts right with a chance of $chance"
     "$bin/tandem" bench decode "$1" --text "$root/tests/golden/eval/prose.txt" --device cuda:0 --vram 24GiB --context 4096 \
       --policy "$policy" --adapt off --lookup off --draft-vocab off --drafts auto,off,1,2,3,4 --mode forced --acceptance "$chance" \
-      --segments 1 --prompt-tokens 32 --tokens "$tokens" --repeats 2 --temperature 0 || failed=1
+      --segments 1 --prompt-tokens 32 --tokens "$tokens" --repeats 2 --temperature 0 --rounds "$out/rounds-$chance.csv" || failed=1
   done | tee "$out/drafting-$name.txt"
 }
 
