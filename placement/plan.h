@@ -141,6 +141,11 @@ struct Plan {
   const RoundTime* best_round() const;
 };
 
+// Of a card, left alone where nobody says: what CUDA takes beside our allocations once it runs, for modules, the local
+// memory of kernels and recorded passes. 335 to 460 MiB on an H200 with one conversation; the context itself, 527 MiB
+// there, is no longer among what is free when a card is asked.
+inline constexpr std::int64_t kVramReserve = std::int64_t{512} << 20;
+
 // Pure: the same input gives the same plan. docs/placement.md has the equations.
 Plan make_plan(const PlanInput& input);
 

@@ -15,8 +15,6 @@
 namespace tandem {
 namespace {
 
-// The CUDA context with its modules, which no allocation of ours shows: about 0.5 GB.
-constexpr std::int64_t kVramReserve = 512 * kMiB;
 // The program itself, page cache for embedding and n-gram rows, and everything else that runs: a sixteenth of the RAM,
 // at least 1 GiB.
 constexpr std::int64_t kRamReserve = kGiB;

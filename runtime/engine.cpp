@@ -96,14 +96,19 @@ PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& polic
   resolved.context = static_cast<std::int64_t>(context);
   PlanReport report = plan_report(model, resolved, choices, static_cast<std::int64_t>(chunk));
   if (!report.plan.fits()) fail_input("{}: {}", options.model.string(), report.plan.shortfall);
-  if (choices.card && report.plan.vram_used > choices.card->vram_free)
+  // Where --vram says more than is free, the reserve is not in what is left.
+  const std::int64_t later = policy.memory.vram_reserve ? 0 : kVramReserve;
+  if (choices.card && report.plan.vram_used + later > choices.card->vram_free) {
+    std::string flag = format_bytes(choices.card->vram_free);
+    std::erase(flag, ' ');
     fail_input(
-        "{}: expected {} of the card's memory, as planned, found {} free of {}{}. Fix: close what holds it, or "
+        "{}: expected {} of the card's memory, as planned{}, found {} free of {}{}. Fix: close what holds it, or "
         "plan with less (--vram {})",
-        options.model.string(), format_bytes(report.plan.vram_used), format_bytes(choices.card->vram_free),
+        options.model.string(), format_bytes(report.plan.vram_used),
+        later > 0 ? fmt::format(", and {} for CUDA", format_bytes(later)) : "", format_bytes(choices.card->vram_free),
         format_bytes(choices.card->vram_total),
-        choices.card->used_by.empty() ? "" : ", held by " + choices.card->used_by,
-        format_bytes(choices.card->vram_free));
+        choices.card->used_by.empty() ? "" : ", held by " + choices.card->used_by, flag);
+  }
   std::error_code no_file;
   if (!options.slots_file.empty() && std::filesystem::exists(options.slots_file, no_file)) {
     const ExpertPlacement& planned = report.plan.placement;

@@ -18,12 +18,14 @@ constexpr std::int64_t kMiB = std::int64_t{1} << 20;
 
 class SmallCard : public CpuOps {
  public:
-  SmallCard() : CpuOps(2) {}
-  std::optional<Hardware::Gpu> card() const override {
-    Hardware::Gpu gpu;
-    gpu.vram_total = gpu.vram_free = 58 * kMiB;
-    return gpu;
+  explicit SmallCard(std::int64_t free = 58 * kMiB, std::int64_t total = 58 * kMiB) : CpuOps(2) {
+    gpu_.vram_free = free;
+    gpu_.vram_total = total;
   }
+  std::optional<Hardware::Gpu> card() const override { return gpu_; }
+
+ private:
+  Hardware::Gpu gpu_;
 };
 
 struct Talk {
@@ -131,6 +133,29 @@ TEST_F(EngineLending, APlanIsCarriedOut) {
       if (kv == KvType::kF32) break;  // caches of twice the size leave too little of so small a card for the others
     }
   }
+}
+
+// --vram may say more than is free: what CUDA takes later is not in what is left, unless the reserve was chosen.
+TEST_F(EngineLending, APlanLeavesRoomForCuda) {
+  const auto refusal = [&](std::int64_t free, const std::string& memory) -> std::string {
+    EngineOptions wanted = options("", KvType::kF16);
+    tandem::write_file(dir_ / "p.yaml", "memory: {" + memory + "}\n");
+    wanted.placement.vram = 1024 * kMiB;
+    try {
+      Engine engine(wanted, [&](const EngineOptions&) { return std::make_unique<SmallCard>(free, 2048 * kMiB); });
+      return "";
+    } catch (const InputError& error) {
+      return error.what();
+    }
+  };
+  EXPECT_EQ(refusal(600 * kMiB, ""), "");
+  const std::string text = refusal(530 * kMiB, "");
+  EXPECT_NE(text.find("of the card's memory, as planned, and 512 MiB for CUDA, found 530 MiB free of 2.00 GiB. Fix: "
+                      "close what holds it, or plan with less (--vram 530MiB)"),
+            std::string::npos)
+      << text;
+  EXPECT_EQ(refusal(530 * kMiB, "vram_reserve: 100MiB"), "");
+  EXPECT_NE(refusal(30 * kMiB, "vram_reserve: 100MiB").find("as planned, found 30.0 MiB free"), std::string::npos);
 }
 
 }  // namespace
