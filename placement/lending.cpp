@@ -1,6 +1,7 @@
 #include "placement/lending.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "placement/check.h"
 
@@ -72,25 +73,28 @@ std::size_t LentPlaces::in_cache() const {
   return count;
 }
 
+std::vector<std::int32_t> hottest_first(std::span<const double> heat, std::span<const std::int64_t> expert_bytes) {
+  CHECK(heat.size() % expert_bytes.size() == 0, "{} {}", heat.size(), expert_bytes.size());
+  const std::size_t experts = heat.size() / expert_bytes.size();
+  std::vector<double> worth(heat.size());
+  for (std::size_t i = 0; i < worth.size(); ++i) worth[i] = heat[i] / static_cast<double>(expert_bytes[i / experts]);
+  std::vector<std::int32_t> order(heat.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto of = [&](std::int32_t i) { return worth[static_cast<std::size_t>(i)]; };
+  std::sort(order.begin(), order.end(),
+            [&](std::int32_t a, std::int32_t b) { return of(a) != of(b) ? of(a) > of(b) : a < b; });
+  return order;
+}
+
 std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
                                        std::span<const std::int64_t> expert_bytes, LentPlaces& places) {
-  CHECK(heat.size() == may.size() && heat.size() % expert_bytes.size() == 0, "{} {} {}", heat.size(), may.size(),
-        expert_bytes.size());
+  CHECK(heat.size() == may.size(), "{} {}", heat.size(), may.size());
   const std::size_t experts = heat.size() / expert_bytes.size();
-  struct Candidate {
-    double worth;
-    std::int32_t index;
-  };
-  std::vector<Candidate> candidates;
-  for (std::size_t i = 0; i < heat.size(); ++i)
-    if (may[i] != 0)
-      candidates.push_back({heat[i] / static_cast<double>(expert_bytes[i / experts]), static_cast<std::int32_t>(i)});
-  std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
-    return a.worth != b.worth ? a.worth > b.worth : a.index < b.index;
-  });
   std::vector<std::int32_t> chosen;
-  for (const Candidate& c : candidates)
-    if (places.take(c.index, expert_bytes[static_cast<std::size_t>(c.index) / experts])) chosen.push_back(c.index);
+  for (const std::int32_t i : hottest_first(heat, expert_bytes)) {
+    const auto at = static_cast<std::size_t>(i);
+    if (may[at] != 0 && places.take(i, expert_bytes[at / experts])) chosen.push_back(i);
+  }
   return chosen;
 }
 

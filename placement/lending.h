@@ -69,9 +69,12 @@ class LentPlaces {
   std::vector<Area> areas_;
 };
 
-// Gives the places that are free in `places` away and returns who has got one, in this order: of those of which `may`
-// is not 0, the largest heat for their bytes first, ties to the lower index. Those that no longer fit are left out.
-// heat and may have banks * experts values, expert_bytes one for each bank.
+// All experts (bank * experts + expert), the largest heat for their bytes first, ties to the lower index. heat has
+// banks * experts values, expert_bytes one for each bank.
+std::vector<std::int32_t> hottest_first(std::span<const double> heat, std::span<const std::int64_t> expert_bytes);
+
+// Gives the places that are free in `places` away, hottest first, and returns who has got one, in this order: of those
+// of which `may` [banks * experts] is not 0. Those that no longer fit are left out.
 std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
                                        std::span<const std::int64_t> expert_bytes, LentPlaces& places);
 

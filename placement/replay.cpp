@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <utility>
 
@@ -126,19 +125,13 @@ ExpertPlacement hottest_on_card(const RouteShares& shares, const std::vector<std
                                 std::int64_t slots, int floor_per_bank) {
   const std::size_t all = shares.share.size();
   CHECK(slots >= 0 && slots <= static_cast<std::int64_t>(all) && std::cmp_equal(expert_bytes.size(), shares.banks));
-  std::vector<double> worth(all);
-  for (std::size_t i = 0; i < all; ++i)
-    worth[i] = shares.share[i] / static_cast<double>(expert_bytes[i / static_cast<std::size_t>(shares.experts)]);
-  std::vector<std::size_t> order(all);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::sort(order.begin(), order.end(),
-            [&](std::size_t a, std::size_t b) { return worth[a] != worth[b] ? worth[a] > worth[b] : a < b; });
-
+  const std::vector<std::int32_t> order = hottest_first(shares.share, expert_bytes);
   ExpertPlacement placement{shares.banks, shares.experts, std::vector<Place>(all, Place::kRam)};
   std::vector<int> on_card(static_cast<std::size_t>(shares.banks));
   // Twice through the list: first the floors, then everything.
   for (const int limit : {floor_per_bank, shares.experts}) {
-    for (const std::size_t i : order) {
+    for (const std::int32_t expert : order) {
+      const auto i = static_cast<std::size_t>(expert);
       int& bank = on_card[i / static_cast<std::size_t>(shares.experts)];
       if (slots == 0) return placement;
       if (placement.place[i] == Place::kCard || bank >= limit) continue;
