@@ -58,14 +58,14 @@ std::size_t choose_context(const EngineOptions& options, const Policy& policy, c
   return asked;
 }
 
-std::size_t choose_chunk(const EngineOptions& options, const Ops& ops, std::size_t context) {
+std::size_t choose_chunk(const EngineOptions& options, const Policy& policy, const Ops& ops, std::size_t context) {
   if (options.prefill_chunk > kMaxPrefillChunk) {
     fail_input("--prefill-chunk: expected 1 to {} rows, found {}", kMaxPrefillChunk, options.prefill_chunk);
   }
   if (options.prefill_chunk > 0) return std::min(options.prefill_chunk, context);
   std::int64_t vram = 0;
   if (const std::optional<Hardware::Gpu> card = ops.card())
-    vram = std::min(card->vram_total, options.placement.vram.value_or(card->vram_total));
+    vram = std::min(card->vram_total, policy.memory.vram.value_or(card->vram_total));
   return std::min(static_cast<std::size_t>(default_prefill_rows(vram)), context);
 }
 
@@ -150,7 +150,7 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
       draft_vocabulary_(reduce_draft_head(options, policy_, tokenizer_, model_)),
       ops_(make_machine(options, policy_, make_ops)),
       context_(choose_context(options, policy_, model_.shape)),
-      chunk_(choose_chunk(options, *ops_, context_)),
+      chunk_(choose_chunk(options, policy_, *ops_, context_)),
       kv_(policy_.kv == KvFormat::kF32 ? KvType::kF32 : KvType::kF16),
       plan_(make_plan_or_refuse(options, policy_, model_, *ops_, context_, chunk_)),
       pipeline_(make_pipeline(options, policy_, plan_, model_, *ops_, chunk_)),

@@ -76,7 +76,8 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
   if (input.plays_card) report.hardware += ", the CPU playing the card";
   if (prefill_rows == 0) {
     const std::int64_t total = input.card ? input.hardware.gpu->vram_total : 0;
-    prefill_rows = std::min(default_prefill_rows(std::min(total, choices.vram.value_or(total))), input.state.context);
+    prefill_rows =
+        std::min(default_prefill_rows(std::min(total, policy.memory.vram.value_or(total))), input.state.context);
   }
   input.model = plan_model(model, prefill_rows, draft_vocabulary_size(policy.drafting, model.shape.vocab));
   report.plan = make_plan(input);

@@ -135,6 +135,26 @@ TEST_F(EngineLending, APlanIsCarriedOut) {
   }
 }
 
+// How many rows a prompt's pass has goes by what the policy leaves of a card, as by --vram: the work memory of 4,096 of
+// them would not fit into 66 MiB.
+TEST_F(EngineLending, PassesAreAsLongAsThePolicysMemoryAllows) {
+  EngineOptions wanted = options("", KvType::kF16);
+  wanted.prefill_chunk = 0;
+  wanted.context = 4096;
+  const OpsFactory large_card = [](const EngineOptions&) {
+    return std::make_unique<SmallCard>(kMiB << 15, kMiB << 15);
+  };
+  EXPECT_EQ(Engine(wanted, large_card).prefill_chunk(), 4096U);
+  tandem::write_file(dir_ / "p.yaml", "memory: {vram: 66MiB, vram_reserve: 0}\n");
+  EXPECT_EQ(Engine(wanted, large_card).prefill_chunk(), 512U);
+  PlacementChoices choices = wanted.placement;
+  choices.context = 4096;
+  choices.card = SmallCard(kMiB << 15, kMiB << 15).card();
+  const PlanReport report = plan_report(nano(), resolve_policy(choices), choices, 0);
+  EXPECT_EQ(report.input.model.prefill_rows, 512);
+  EXPECT_TRUE(report.plan.fits()) << report.plan.shortfall;
+}
+
 // --vram may say more than is free: what CUDA takes later is not in what is left, unless the reserve was chosen.
 TEST_F(EngineLending, APlanLeavesRoomForCuda) {
   const auto refusal = [&](std::int64_t free, const std::string& memory) -> std::string {
