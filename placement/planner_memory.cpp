@@ -126,6 +126,8 @@ void Planner::short_of(std::string_view memory, std::int64_t missing, std::strin
   const std::int64_t context = context_that_fits(missing);
   if ((memory == "VRAM" || !input_.card) && context > 0) fix = fmt::format("--context {}", context);
   if (memory == "RAM" && input_.policy.ngram_place == NgramPlace::kRam) fix = "ngram_place: disk";
+  if (fix.empty() && memory == "VRAM" && input_.model.prefill_rows > default_prefill_rows(0))
+    fix = fmt::format("--prefill-chunk {}, --device cpu, or a smaller model file", default_prefill_rows(0));
   if (fix.empty()) fix = memory == "VRAM" ? "--device cpu, or a smaller model file" : "a smaller model file";
   plan_.shortfall = fmt::format("{}: {} needed {}, {} allowed after the reserve: {} short. Fix: {}", memory,
                                 gib(memory == "VRAM" ? plan_.vram_used : plan_.ram_used), when,
@@ -144,13 +146,12 @@ std::int64_t Planner::context_that_fits(std::int64_t missing) const {
 
 void Planner::add_expert_items() {
   if (plan_.lent_in_cache > 0)
-    plan_.items[cache_item_].note += fmt::format("; half of it free: {} experts", grouped(plan_.lent_in_cache));
+    plan_.items[cache_item_].note += fmt::format("; half of it lent to {} experts", grouped(plan_.lent_in_cache));
   if (plan_.lent_bytes > 0) {
     const std::string rows = fmt::format("passes of {}", grouped(input_.model.prefill_rows));
     const std::int64_t in_prompt = std::ssize(plan_.lent) - plan_.lent_in_cache;
-    plan_.items.push_back(
-        {Memory::kVram, "prompt memory", plan_.lent_bytes,
-         in_prompt == 0 ? rows : fmt::format("{}; between prompts {} experts", rows, grouped(in_prompt))});
+    plan_.items.push_back({Memory::kVram, "prompt memory", plan_.lent_bytes,
+                           in_prompt == 0 ? rows : fmt::format("{}; lent to {} experts", rows, grouped(in_prompt))});
   }
   const std::int64_t all = std::int64_t{banks_} * experts_;
   const std::int64_t slot_bytes = bytes_of(plan_.slots_by_bank);

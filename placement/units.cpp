@@ -33,6 +33,9 @@ std::optional<std::int64_t> parse_bytes(std::string_view text) {
 std::int64_t parse_bytes_or_fail(std::string_view text, std::string_view where) {
   const std::optional<std::int64_t> bytes = parse_bytes(text);
   if (!bytes) fail_input("{}: expected a size such as 24GiB, 512MiB or 1.5GB, found \"{}\"", where, text);
+  if (*bytes != 0 && text.find_first_not_of("0123456789.") == std::string_view::npos)
+    fail_input("{}: expected a size with its unit, found \"{}\". Fix: {}GiB, {}MiB or, for single bytes, {}B", where,
+               text, text, text, text);
   return *bytes;
 }
 

@@ -100,6 +100,9 @@ PlanReport make_plan_report(const PlanOptions& options) {
   for (const std::string& text : options.what_ifs) {
     PlanInput other = input;
     apply_what_if(text, other);
+    const std::int64_t rows = options.prefill_rows > 0 ? options.prefill_rows : planned_prefill_rows(other);
+    if (rows != other.model.prefill_rows)
+      other.model = plan_model(model, rows, draft_vocabulary_size(other.policy.drafting, model.shape.vocab));
     report.what_ifs.push_back({text, make_plan(other)});
   }
   return report;

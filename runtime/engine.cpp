@@ -7,6 +7,7 @@
 #include "placement/files.h"
 #include "placement/slots.h"
 #include "placement/units.h"
+#include "runtime/environment.h"
 #include "runtime/expert_store.h"
 #include "runtime/lossy.h"
 #include "runtime/progress.h"
@@ -87,7 +88,7 @@ std::unique_ptr<Ops> make_machine(EngineOptions options, const Policy& policy, c
 }
 
 PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& policy, const Model& model, const Ops& ops,
-                               std::size_t context, std::size_t chunk) {
+                               std::size_t context, std::size_t chunk, const std::filesystem::path& remembered) {
   if (!options.plan) return {};
   PlacementChoices choices = options.placement;
   choices.card = ops.card();
@@ -109,12 +110,17 @@ PlanReport make_plan_or_refuse(const EngineOptions& options, const Policy& polic
         format_bytes(choices.card->vram_total),
         choices.card->used_by.empty() ? "" : ", held by " + choices.card->used_by, flag);
   }
+  const std::filesystem::path& file = remembered.empty() ? options.slots_file : remembered;
   std::error_code no_file;
-  if (!options.slots_file.empty() && std::filesystem::exists(options.slots_file, no_file)) {
+  if (file.empty() || !std::filesystem::exists(file, no_file)) return report;
+  try {
     const ExpertPlacement& planned = report.plan.placement;
     report.plan.placement =
-        restore_slots(options.slots_file, planned, report.input.model.expert_bytes,
+        restore_slots(file, planned, report.input.model.expert_bytes,
                       movable_experts(resolved, planned.banks, planned.experts), model.fingerprint());
+  } catch (const InputError& error) {
+    if (remembered.empty()) throw;
+    report.plan.warnings.push_back(fmt::format("{}; begun as planned, and written anew at the end", error.what()));
   }
   return report;
 }
@@ -152,7 +158,7 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
       context_(choose_context(options, policy_, model_.shape)),
       chunk_(choose_chunk(options, policy_, *ops_, context_)),
       kv_(policy_.kv == KvFormat::kF32 ? KvType::kF32 : KvType::kF16),
-      plan_(make_plan_or_refuse(options, policy_, model_, *ops_, context_, chunk_)),
+      plan_(make_plan_or_refuse(options, policy_, model_, *ops_, context_, chunk_, remembered_slots())),
       pipeline_(make_pipeline(options, policy_, plan_, model_, *ops_, chunk_)),
       warnings_(model_.warnings) {
   const auto add = [this](const std::vector<std::string>& more) {
@@ -168,6 +174,10 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
           "lossy.tail_route_skip has no effect: this machine splits routes by itself, or reads experts from the file. "
           "Fix: leave it out, or --device cpu");
   }
+  if (policy_.adapt.save_slots && options_.remember_slots && user_state_folder().empty())
+    warnings_.push_back(
+        "adapt.save_slots has no effect: there is no folder to keep the slots in. Fix: set HOME or XDG_STATE_HOME, or "
+        "--slots-file FILE");
   if (!template_.warning().empty()) warnings_.push_back(template_.warning());
   add(draft_vocabulary_.warnings);
   add(plan_.plan.warnings);
@@ -175,6 +185,12 @@ Engine::Engine(const EngineOptions& options, const OpsFactory& make_ops)
   if (experts() != nullptr) add(experts()->warnings());
   if (!options.slots_file.empty() && (experts() == nullptr || !experts()->has_card()))
     warnings_.push_back("--slots-file has no effect: no expert is on a card. Fix: --slots N, or leave it out");
+}
+
+std::filesystem::path Engine::remembered_slots() const {
+  if (!policy_.adapt.save_slots || !options_.remember_slots || !options_.slots_file.empty()) return {};
+  const std::filesystem::path folder = user_state_folder();
+  return folder.empty() ? folder : folder / fmt::format("slots-{:016x}.txt", model_.fingerprint());
 }
 
 SequenceState Engine::new_state() const {
@@ -203,8 +219,12 @@ TailSkip::Counts Engine::skipped() const {
 }
 
 void Engine::close() {
-  if (!options_.slots_file.empty() && experts() != nullptr && experts()->has_card())
-    save_slots(experts()->placement(), model_.fingerprint(), options_.slots_file);
+  if (experts() != nullptr && experts()->has_card()) {
+    const std::filesystem::path remembered = remembered_slots();
+    if (!remembered.empty()) std::filesystem::create_directories(remembered.parent_path());
+    const std::filesystem::path& file = remembered.empty() ? options_.slots_file : remembered;
+    if (!file.empty()) save_slots(experts()->placement(), model_.fingerprint(), file);
+  }
   if (!options_.timeline.empty()) Timeline::write(options_.timeline);
 }
 

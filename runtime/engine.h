@@ -55,6 +55,7 @@ struct EngineOptions {
   LossyChoices lossy;
   ReadSavedChats saved_chats;        // for a draft vocabulary by history; empty: there are none
   std::filesystem::path slots_file;  // experts on the card: read at the start if it is there, written at the end
+  bool remember_slots = true;        // where that is empty and the policy asks for it, in a file of the model's own
   std::filesystem::path timeline;    // a trace of all threads, written at the end
   bool plan = true;                  // false: for a machine that reads all weights from the file; nothing is planned
 
@@ -103,6 +104,9 @@ class Engine {
   const std::vector<std::string>& warnings() const { return warnings_; }  // to be shown once
 
  private:
+  // Where the policy's slots of the last time are (adapt.save_slots); empty: not asked for.
+  std::filesystem::path remembered_slots() const;
+
   EngineOptions options_;
   Policy policy_;
   Model model_;

@@ -74,14 +74,16 @@ PlanReport plan_report(const Model& model, const Policy& given, const PlacementC
   input.plays_card = !input.card && !refused && (choices.vram || policy.memory.slots);
   if (!input.card && !choices.vram) policy.memory.vram.reset();
   if (input.plays_card) report.hardware += ", the CPU playing the card";
-  if (prefill_rows == 0) {
-    const std::int64_t total = input.card ? input.hardware.gpu->vram_total : 0;
-    prefill_rows =
-        std::min(default_prefill_rows(std::min(total, policy.memory.vram.value_or(total))), input.state.context);
-  }
+  if (prefill_rows == 0) prefill_rows = planned_prefill_rows(input);
   input.model = plan_model(model, prefill_rows, draft_vocabulary_size(policy.drafting, model.shape.vocab));
   report.plan = make_plan(input);
   return report;
+}
+
+std::int64_t planned_prefill_rows(const PlanInput& input) {
+  const std::int64_t total = input.card ? input.hardware.gpu->vram_total : 0;
+  const std::int64_t vram = std::min(total, input.policy.memory.vram.value_or(total));
+  return std::min(default_prefill_rows(vram), input.state.context);
 }
 
 std::vector<bool> movable_experts(const Policy& policy, int banks, int experts) {

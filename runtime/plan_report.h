@@ -39,6 +39,9 @@ Hardware known_hardware();
 PlanReport plan_report(const Model& model, const Policy& policy, const PlacementChoices& choices,
                        std::int64_t prefill_rows);
 
+// Rows of a prompt's pass for the card and the context of `input`: default_prefill_rows of what the policy may use.
+std::int64_t planned_prefill_rows(const PlanInput& input);
+
 // For each expert [banks * experts]: neither pinned nor banned by the policy, so that it may change places.
 std::vector<bool> movable_experts(const Policy& policy, int banks, int experts);
 AdaptSettings adapt_settings(const Policy& policy);

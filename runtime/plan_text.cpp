@@ -76,19 +76,26 @@ std::string experts_section(const PlanReport& report) {
                       report.input.policy.census.empty() ? "nothing: no census, every expert counts the same"
                                                          : "the census of the policy");
   text += wrapped(fmt::format("  {:<18}", "limit"), plan.limit);
-  if (plan.cache_empty && plan.cache_full) {
-    const auto at = [](const Plan::Outlook& o) {
-      return o.tokens_per_second > 0 ? fmt::format("{:.1f} %, {:.1f} tok/s", kPercent * o.hit_rate, o.tokens_per_second)
-                                     : fmt::format("{:.1f} %", kPercent * o.hit_rate);
-    };
-    text += wrapped(
-        fmt::format("  {:<18}", "of the context"),
-        fmt::format("half is taken to be in use; unused: {}; all: {}", at(*plan.cache_empty), at(*plan.cache_full)));
-  }
   if (plan.more_vram)
     text += outlook_text("VRAM", fmt::format("{:.1f} % hits", kPercent * plan.more_vram->hit_rate), plan.more_vram);
   if (plan.more_ram)
     text += outlook_text("RAM", fmt::format("{:.1f} from disk a token", plan.more_ram->disk_per_row), plan.more_ram);
+  if (!plan.lent.empty()) {
+    const auto own = static_cast<std::int64_t>(plan.slots), lent = std::ssize(plan.lent);
+    text +=
+        fmt::format("  {:<18}{} of {} experts while text is generated: {} in slots, {} in lent memory\n", "on the card",
+                    grouped(own + lent), grouped(std::ssize(plan.placement.place)), grouped(own), grouped(lent));
+  }
+  if (plan.cache_empty && plan.cache_full && plan.cache_empty->hit_rate != plan.cache_full->hit_rate) {
+    const auto at = [](const Plan::Outlook& o) {
+      return o.tokens_per_second > 0
+                 ? fmt::format("{:.1f} % hits, {:.1f} tok/s", kPercent * o.hit_rate, o.tokens_per_second)
+                 : fmt::format("{:.1f} % hits", kPercent * o.hit_rate);
+    };
+    text += wrapped(fmt::format("  {:<18}", "conversation"),
+                    fmt::format("{} at its start, {} when the context is full; all else here with half of it in use",
+                                at(*plan.cache_empty), at(*plan.cache_full)));
+  }
   return text;
 }
 

@@ -95,6 +95,30 @@ class SameText(PlacementTest):
 
 
 class SlotsFile(PlacementTest):
+    def test_a_policy_keeps_them(self):
+        """adapt.save_slots: a file of the model's own in the user's folder, unless --slots-file names one."""
+        def policy(mode):
+            return self.path(mode + ".yaml", "memory: {slots: 50}\nadapt: {mode: %s, save_slots: true}\n" % mode)
+        folder = os.path.join(self.folder, ".local", "state", "tandem")
+        plain = self.run_model()
+        self.assertEqual(self.run_model("--policy", policy("lru")), plain)
+        (name,) = [name for name in os.listdir(folder) if name.startswith("slots-")]
+        file = os.path.join(folder, name)
+        first = self.slots(file)
+        self.assertEqual(sum(map(len, first)), 50)
+        self.assertEqual(self.run_model("--policy", policy("off")), plain)
+        self.assertEqual(self.slots(file), first)
+        other = self.path("other")
+        self.run_model("--policy", policy("off"), "--slots-file", other)
+        self.assertNotEqual(self.slots(other), first)
+        self.assertEqual(self.slots(file), first)
+        with open(file, "w", encoding="utf-8") as damaged:
+            damaged.write("rubbish\n")
+        code, out, err = self.tandem(*RUN, "--policy", policy("off"))
+        self.assertEqual((code, out), (0, plain))
+        self.assertRegex(err, r"tandem: warning: .*slots-[0-9a-f]{16}\.txt.*begun as planned, and written anew")
+        self.assertEqual(self.slots(file), self.slots(other))
+
     def test_the_next_run_begins_where_the_last_ended(self):
         file = self.path("slots")
         flags = ("--slots", "50", "--slots-file", file)

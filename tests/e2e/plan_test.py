@@ -87,6 +87,8 @@ class PlanTest(unittest.TestCase):
         cases = {
             ("--vram", "lots"): '--vram: expected a size such as 24GiB, 512MiB or 1.5GB, found "lots"',
             ("--ram", "-1"): '--ram: expected a size such as',
+            ("--vram", "24"): '--vram: expected a size with its unit, found "24". Fix: 24GiB, 24MiB or',
+            ("--what-if", "vram=1.5"): 'vram: expected a size with its unit, found "1.5"',
             ("--slots", "x"): "--slots: Value x not in range 0 to 16777216",
             ("--context", "0"): "context: expected 1 to 4096 (the trained context), found 0",
             ("--context", "4097"): "context: expected 1 to 4096 (the trained context), found 4097",

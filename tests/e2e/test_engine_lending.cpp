@@ -5,6 +5,7 @@
 
 #include "cpu/cpu_ops.h"
 #include "placement/files.h"
+#include "runtime/cmd_plan.h"
 #include "runtime/engine.h"
 #include "runtime/expert_report.h"
 #include "runtime/expert_store.h"
@@ -153,6 +154,18 @@ TEST_F(EngineLending, PassesAreAsLongAsThePolicysMemoryAllows) {
   const PlanReport report = plan_report(nano(), resolve_policy(choices), choices, 0);
   EXPECT_EQ(report.input.model.prefill_rows, 512);
   EXPECT_TRUE(report.plan.fits()) << report.plan.shortfall;
+  // So do plans for other cards.
+  PlanOptions other;
+  other.model = wanted.model;
+  other.placement.vram = kMiB << 15;
+  other.placement.context = 4096;
+  tandem::write_file(dir_ / "p.yaml", "memory: {vram_reserve: 0}\n");
+  other.placement.policy = dir_ / "p.yaml";
+  other.what_ifs = {"vram=66MiB", "context=1024"};
+  const PlanReport larger = make_plan_report(other);
+  EXPECT_EQ(larger.input.model.prefill_rows, 4096);
+  EXPECT_TRUE(larger.what_ifs.at(0).plan.fits()) << larger.what_ifs[0].plan.shortfall;
+  EXPECT_LT(larger.what_ifs.at(1).plan.vram_used + (kMiB << 5), larger.plan.vram_used);
 }
 
 // --vram may say more than is free: what CUDA takes later is not in what is left, unless the reserve was chosen.

@@ -408,9 +408,9 @@ TEST(Planner, LendsTheCache) {
   EXPECT_GT(plan.cache_empty->tokens_per_second, plan.best_round()->tokens_per_second());
   for (const PlanItem& item : plan.items) {
     if (item.what == "KV cache") {
-      EXPECT_EQ(item.note, fmt::format("32,768 positions, 16 bits; half of it free: {} experts", fit(16384)));
+      EXPECT_EQ(item.note, fmt::format("32,768 positions, 16 bits; half of it lent to {} experts", fit(16384)));
     } else if (item.what == "prompt memory") {
-      EXPECT_EQ(item.note, fmt::format("passes of 4,096; between prompts {} experts", kept.lent.size()));
+      EXPECT_EQ(item.note, fmt::format("passes of 4,096; lent to {} experts", kept.lent.size()));
     }
   }
 

@@ -323,8 +323,9 @@ TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   const std::string text = plan_text(report);
   for (const char* line : {
            "real.gguf on test machine, policy default\n",
-           "  KV cache             832 MiB   32,768 positions, 16 bits; half of it free: 130 experts\n",
-           "  of the context    half is taken to be in use; unused: 23.6 %, 14.5 tok/s; all: 22.6 %, 14.5 tok/s\n",
+           "  KV cache             832 MiB   32,768 positions, 16 bits; half of it lent to 130 experts\n",
+           "  on the card       5,799 of 25,088 experts while text is generated: 5,022 in slots, 777 in lent memory\n",
+           "  conversation      23.6 % hits, 14.5 tok/s at its start, 22.6 % hits, 14.5 tok/s when the context\n",
            "  reserve              512 MiB   left alone\n",
            " of 25,088 experts, ",
            "  n-gram table        26.8 GiB   read row by row\n",
