@@ -82,9 +82,8 @@ std::string experts_section(const PlanReport& report) {
     text += outlook_text("RAM", fmt::format("{:.1f} from disk a token", plan.more_ram->disk_per_row), plan.more_ram);
   if (!plan.lent.empty()) {
     const auto own = static_cast<std::int64_t>(plan.slots), lent = std::ssize(plan.lent);
-    text +=
-        fmt::format("  {:<18}{} of {} experts while text is generated: {} in slots, {} in lent memory\n", "on the card",
-                    grouped(own + lent), grouped(std::ssize(plan.placement.place)), grouped(own), grouped(lent));
+    text += fmt::format("  {:<18}{} of {} while text is generated: {} in slots, {} in lent memory\n", "on the card",
+                        grouped(own + lent), grouped(std::ssize(plan.placement.place)), grouped(own), grouped(lent));
   }
   if (plan.cache_empty && plan.cache_full && plan.cache_empty->hit_rate != plan.cache_full->hit_rate) {
     const auto at = [](const Plan::Outlook& o) {

@@ -324,7 +324,7 @@ TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   for (const char* line : {
            "real.gguf on test machine, policy default\n",
            "  KV cache             832 MiB   32,768 positions, 16 bits; half of it lent to 130 experts\n",
-           "  on the card       5,799 of 25,088 experts while text is generated: 5,022 in slots, 777 in lent memory\n",
+           "  on the card       5,799 of 25,088 while text is generated: 5,022 in slots, 777 in lent memory\n",
            "  conversation      23.6 % hits, 14.5 tok/s at its start, 22.6 % hits, 14.5 tok/s when the context\n",
            "  reserve              512 MiB   left alone\n",
            " of 25,088 experts, ",
