@@ -269,7 +269,8 @@ ChatCommands::Next ChatCommands::load(const std::string& arguments) {
   const std::string note = session_.load(path);
   if (!note.empty()) screen_.note(note);
   const std::size_t turns = session_.turns().size();
-  screen_.note(fmt::format("loaded {} turn{}, {} tokens", turns, plural(turns), session_.tokens().size()));
+  screen_.note(fmt::format("loaded {} turn{}, {} tokens, and the settings that it was saved with (/set shows them)",
+                           turns, plural(turns), session_.tokens().size()));
   if (turns > 0) screen_.line(fmt::format("last message: {}", excerpt(session_.turns().back().user)));
   return Next::kGoOn;
 }

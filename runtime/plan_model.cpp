@@ -150,9 +150,9 @@ StateLayout plan_state(const Policy& policy, const ModelShape& shape) {
   layout.context = policy.context.value_or(std::min<std::int64_t>(kDefaultContext, shape.max_positions));
   if (layout.context < 1 || layout.context > shape.max_positions) {
     fail_input(
-        "context: expected 1 to {0} (the trained context), found {1}. Fix: --context {0}, or another context in the "
-        "policy",
-        shape.max_positions, layout.context);
+        "context: expected 1 to {0} (the trained context), found {1}. Fix: --context {0} where the command has it, or "
+        "another context in {2}",
+        shape.max_positions, layout.context, policy.file.empty() ? "the policy" : policy.file.string());
   }
   layout.kv_bits = policy.kv == KvFormat::kF32 ? 32 : 16;
   layout.window = static_cast<int>(kMaxWindow);

@@ -229,7 +229,7 @@ class Conversation(ChatTest):
 
         t = self.chat("--greedy", "--no-think")
         loaded = t.say("/load paris")
-        self.assertIn("loaded 1 turn, 31 tokens", loaded)
+        self.assertIn("loaded 1 turn, 31 tokens, and the settings that it was saved with", loaded)
         self.assertNotIn("read again", loaded)
         answer = t.say("And of Slovenia?")
         self.assertEqual(answer.split("\n")[0], second)

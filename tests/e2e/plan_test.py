@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 BINARY, MODEL = sys.argv[1:3]
+POLICIES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "configs", "policies")
 MACHINE = """name: test machine
 source: made up
 cpu: {performance_cores: 8, threads: 16, isa: avx2}
@@ -91,6 +92,8 @@ class PlanTest(unittest.TestCase):
             ("--what-if", "vram=1.5"): 'vram: expected a size with its unit, found "1.5"',
             ("--slots", "x"): "--slots: Value x not in range 0 to 16777216",
             ("--context", "0"): "context: expected 1 to 4096 (the trained context), found 0",
+            ("--policy", os.path.join(POLICIES, "rtx3090-64gb.yaml")):
+                "found 65536. Fix: --context 4096 where the command has it, or another context in /",
             ("--context", "4097"): "context: expected 1 to 4096 (the trained context), found 4097",
             ("--kv", "int3"): '--kv: expected f16 or f32, found "int3"',
             ("--device", "cuda:0"): '--device: expected auto or cpu, found "cuda:0"',
