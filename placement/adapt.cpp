@@ -115,7 +115,7 @@ void Adapter::choose_loans() {
       if (counted) heat[i] += key_[i] / weight_;
     }
     LentPlaces places = places_;
-    queue_ = lent_experts(heat, may, expert_bytes_, places);
+    queue_ = lent_experts(hottest_first(heat, expert_bytes_), may, expert_bytes_, places);
     queued_ = 0;
     queue_made_ = true;
   }

@@ -21,6 +21,9 @@ struct WeightBytes {
   std::int64_t total() const { return dense + head + embedding + experts + ngram_table + mtp_dense + mtp_experts; }
 };
 
+// Rows of a verify window, at most (kMaxWindow in runtime/sequence_state.h).
+inline constexpr int kWindowRows = 16;
+
 // How one sequence is stored. Bits per value count block scales too (8.5 for int8 with a half per 32 values).
 struct StateLayout {
   std::int64_t context = 0;     // positions
@@ -28,7 +31,7 @@ struct StateLayout {
   double pooled_bits = 32;      // pooled indexer keys, one row per indexer_ratio positions
   double raw_bits = 32;         // raw indexer keys
   bool raw_everywhere = false;  // false: raw keys only of the open block and the window
-  int window = 16;              // rows of one verify window that can be dropped again
+  int window = kWindowRows;     // rows of one verify window that can be dropped again
 };
 
 // Bytes of one sequence. With A attention layers and G Gated DeltaNet layers of the trunk, C positions, w window rows:

@@ -8,12 +8,12 @@
 namespace tandem {
 namespace {
 
-constexpr std::int64_t kWindow = 16;     // rows of a verify window at most, and drafts after it
 constexpr std::int64_t kAlignment = 64;  // of a blob
 
 }  // namespace
 
 std::int64_t cache_rows_needed(std::int64_t position, std::int64_t rows) {
+  constexpr std::int64_t kWindow = kWindowRows;  // as many drafts may follow a window
   return position + std::max(rows, kWindow) + kWindow;
 }
 
@@ -86,12 +86,12 @@ std::vector<std::int32_t> hottest_first(std::span<const double> heat, std::span<
   return order;
 }
 
-std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
+std::vector<std::int32_t> lent_experts(std::span<const std::int32_t> order, std::span<const char> may,
                                        std::span<const std::int64_t> expert_bytes, LentPlaces& places) {
-  CHECK(heat.size() == may.size(), "{} {}", heat.size(), may.size());
-  const std::size_t experts = heat.size() / expert_bytes.size();
+  CHECK(order.size() == may.size(), "{} {}", order.size(), may.size());
+  const std::size_t experts = may.size() / expert_bytes.size();
   std::vector<std::int32_t> chosen;
-  for (const std::int32_t i : hottest_first(heat, expert_bytes)) {
+  for (const std::int32_t i : order) {
     const auto at = static_cast<std::size_t>(i);
     if (may[at] != 0 && places.take(i, expert_bytes[at / experts])) chosen.push_back(i);
   }

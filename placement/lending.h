@@ -73,9 +73,9 @@ class LentPlaces {
 // banks * experts values, expert_bytes one for each bank.
 std::vector<std::int32_t> hottest_first(std::span<const double> heat, std::span<const std::int64_t> expert_bytes);
 
-// Gives the places that are free in `places` away, hottest first, and returns who has got one, in this order: of those
-// of which `may` [banks * experts] is not 0. Those that no longer fit are left out.
-std::vector<std::int32_t> lent_experts(std::span<const double> heat, std::span<const char> may,
+// Gives the places that are free in `places` away in the given order (hottest_first), and returns who has got one: of
+// those of which `may` [banks * experts] is not 0. Those that no longer fit are left out.
+std::vector<std::int32_t> lent_experts(std::span<const std::int32_t> order, std::span<const char> may,
                                        std::span<const std::int64_t> expert_bytes, LentPlaces& places);
 
 }  // namespace tandem

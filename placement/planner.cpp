@@ -67,11 +67,12 @@ void Planner::lend() {
   Lending lending;
   lending.bytes = plan_.lent_bytes;
   lending.cache = plan_.lent_cache;
+  const std::vector<std::int32_t> order = hottest_first(heat, input_.model.expert_bytes);
   const auto lent_at = [&](std::int64_t position, std::vector<std::int32_t>& lent) {
     LentPlaces places(lending);
     std::vector<std::int32_t> none;
     places.need_cache(position, none);
-    lent = lent_experts(heat, may, input_.model.expert_bytes, places);
+    lent = lent_experts(order, may, input_.model.expert_bytes, places);
     return static_cast<std::int64_t>(places.in_cache());
   };
   plan_.lent_in_cache = lent_at(input_.state.context / 2, plan_.lent);

@@ -15,8 +15,6 @@
 
 namespace tandem {
 
-inline constexpr int kWindowRows = 16;  // of the largest verify window
-
 inline std::size_t sz(std::int64_t n) {
   return static_cast<std::size_t>(n);
 }

@@ -194,7 +194,9 @@ int chat(const ChatFlags& flags, const OpsFactory& make_ops) {
   settings.random_seed = make_random_seed();
   resolve_sampling(settings.sampling, SamplingHints{1.0F, 1.0F, 0.0F, 0.0F, 0, {}}, 0);  // refuse bad flags at once
 
-  Engine engine(flags.engine, make_ops);
+  EngineOptions with_slots = flags.engine;
+  with_slots.remember_slots = true;
+  Engine engine(with_slots, make_ops);
   const std::filesystem::path folder = user_state_folder();
   const bool keep_history = !flags.no_history && !folder.empty();
   if (interactive) catch_interrupts(InterruptMode::kEvery);

@@ -202,7 +202,6 @@ int eval_reference(const EvalOptions& options, Engine& engine, std::span<const T
   reference_options.placement = {};
   reference_options.lossy = {};
   reference_options.slots_file.clear();
-  reference_options.remember_slots = false;
   reference_options.timeline.clear();
   if (!options.reference_model.empty()) reference_options.model = options.reference_model;
   std::optional<AtomicFile> csv;

@@ -146,7 +146,9 @@ void save_state(const RunOptions& options, const Engine& engine, const SequenceS
 int run(const RunOptions& options, const OpsFactory& make_ops) {
   const std::string prompt = read_prompt(options);
   if (prompt.empty()) fail_input("run: expected a prompt, found an empty one");
-  Engine engine(options.engine, make_ops);
+  EngineOptions with_slots = options.engine;
+  with_slots.remember_slots = true;
+  Engine engine(with_slots, make_ops);
   for (const std::string& warning : engine.warnings()) write_stderr("tandem: warning: " + warning + "\n");
   const SamplingHints& hints =
       options.chat.thinking && !options.raw ? engine.model().sampling_thinking : engine.model().sampling_plain;

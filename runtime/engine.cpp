@@ -221,7 +221,8 @@ TailSkip::Counts Engine::skipped() const {
 void Engine::close() {
   if (experts() != nullptr && experts()->has_card()) {
     const std::filesystem::path remembered = remembered_slots();
-    if (!remembered.empty()) std::filesystem::create_directories(remembered.parent_path());
+    std::error_code not_made;  // writing the file says why
+    if (!remembered.empty()) std::filesystem::create_directories(remembered.parent_path(), not_made);
     const std::filesystem::path& file = remembered.empty() ? options_.slots_file : remembered;
     if (!file.empty()) save_slots(experts()->placement(), model_.fingerprint(), file);
   }

@@ -55,7 +55,7 @@ struct EngineOptions {
   LossyChoices lossy;
   ReadSavedChats saved_chats;        // for a draft vocabulary by history; empty: there are none
   std::filesystem::path slots_file;  // experts on the card: read at the start if it is there, written at the end
-  bool remember_slots = true;        // where that is empty and the policy asks for it, in a file of the model's own
+  bool remember_slots = false;       // where that is empty and the policy asks for it, in a file of the model's own
   std::filesystem::path timeline;    // a trace of all threads, written at the end
   bool plan = true;                  // false: for a machine that reads all weights from the file; nothing is planned
 

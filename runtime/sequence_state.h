@@ -12,13 +12,14 @@
 #include <span>
 #include <vector>
 
+#include "placement/footprint.h"
 #include "placement/model_shape.h"
 #include "runtime/ops.h"
 #include "runtime/tokenizer.h"
 
 namespace tandem {
 
-inline constexpr std::size_t kMaxWindow = 16;
+inline constexpr std::size_t kMaxWindow = kWindowRows;
 
 // The last `depth` committed rows of a [*, width] stream, plus the rows of an open window (MachineMemory::commit_rows,
 // keep_rows, log_rows change it; how many rows the window has is known to whoever owns the history).

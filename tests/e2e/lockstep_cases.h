@@ -73,11 +73,12 @@ inline SequenceState new_state(const Pipeline& pipeline, Ops& ops) {
   return SequenceState(nano().shape, {kContext, KvType::kF16}, ops.memory(), pipeline.experts()->lease_cache());
 }
 
-// A fifth of the experts on the card, and memory that is lent.
-inline LoadOptions fifth_on_card(const Lending& lending) {
+// A fifth of the experts on the card, and memory that is lent, so many bytes a round; 0: as `lending` says.
+inline LoadOptions fifth_on_card(const Lending& lending, std::int64_t bytes_per_round = 0) {
   LoadOptions load;
   load.placement = random_placement(0.2, 0, 8);
   load.lending = lending;
+  if (bytes_per_round > 0) load.lending.bytes_per_round = bytes_per_round;
   return load;
 }
 

@@ -108,6 +108,15 @@ class SlotsFile(PlacementTest):
         self.assertEqual(sum(map(len, first)), 50)
         self.assertEqual(self.run_model("--policy", policy("off")), plain)
         self.assertEqual(self.slots(file), first)
+        # What measures neither begins with them nor changes them; a folder that cannot be made is said.
+        text = self.path("text.txt", TEXT)
+        for command in (("profile", MODEL, "--text", text, "--window", "64", "-o", self.path("c.csv")),
+                        ("bench", "decode", MODEL, "--text", text, "--tokens", "4", "--prompt-tokens", "4",
+                         "--segments", "1", "--repeats", "1", "--mode", "forced", "--drafts", "off")):
+            code, _, err = self.tandem(*command, "--policy", policy("lfu"))
+            self.assertEqual(code, 0, err)
+            self.assertEqual(self.slots(file), first)
+        self.assertEqual(os.listdir(folder), [name])
         other = self.path("other")
         self.run_model("--policy", policy("off"), "--slots-file", other)
         self.assertNotEqual(self.slots(other), first)

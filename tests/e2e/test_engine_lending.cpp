@@ -154,6 +154,10 @@ TEST_F(EngineLending, PassesAreAsLongAsThePolicysMemoryAllows) {
   const PlanReport report = plan_report(nano(), resolve_policy(choices), choices, 0);
   EXPECT_EQ(report.input.model.prefill_rows, 512);
   EXPECT_TRUE(report.plan.fits()) << report.plan.shortfall;
+  // Where they were said to be longer, what does not fit says so.
+  const Plan longer = plan_report(nano(), resolve_policy(choices), choices, 4096).plan;
+  EXPECT_NE(longer.shortfall.find("Fix: --prefill-chunk 512, --device cpu, or a smaller"), std::string::npos)
+      << longer.shortfall;
   // So do plans for other cards.
   PlanOptions other;
   other.model = wanted.model;

@@ -265,9 +265,7 @@ TEST(Lockstep, SavedConversationsTakeLentMemoryBack) {
   TempDir dir;
   const auto run = [&](const Lending& lending) {
     const auto ops = make_model_machine(2);
-    LoadOptions load = fifth_on_card(lending);
-    load.lending.bytes_per_round = 1 << 20;
-    Pipeline pipeline(nano(), *ops, 64, load);
+    Pipeline pipeline(nano(), *ops, 64, fifth_on_card(lending, 1 << 20));
     LogitsHash hash;
     const auto windows = [&](SequenceState& state, int rounds, const Prompt& tokens) {
       for (int round = 0; round < rounds; ++round) {
@@ -366,9 +364,7 @@ TEST(Lockstep, TheHeadsRowsAreItsOwn) {
   TempDir dir;
   const auto run = [&](const Lending& lending) {
     const auto ops = make_model_machine(2);
-    LoadOptions load = fifth_on_card(lending);
-    load.lending.bytes_per_round = 1 << 20;
-    Pipeline pipeline(nano(), *ops, 64, load);
+    Pipeline pipeline(nano(), *ops, 64, fifth_on_card(lending, 1 << 20));
     SequenceState state = new_state(pipeline, *ops);
     MtpHead head(pipeline, MtpNorm::kFull, MtpAttention::kDense);
     const auto width = static_cast<std::size_t>(nano().shape.wide());
