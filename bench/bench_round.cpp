@@ -25,6 +25,10 @@ struct Options : CardOptions {
   std::size_t passes = 40, prompt = 64;
   std::vector<std::size_t> widths{1, 4};
   bool graphs = true, early = true;
+  std::string fetch_ahead = "auto";
+  FetchAhead how() const {
+    return fetch_ahead == "auto" ? FetchAhead::kAuto : fetch_ahead == "on" ? FetchAhead::kOn : FetchAhead::kOff;
+  }
 };
 
 void add_flags(CLI::App& app, Options& options) {
@@ -38,6 +42,9 @@ void add_flags(CLI::App& app, Options& options) {
                  "efficiencies and fixed costs for the prediction (YAML); bandwidths are measured here");
   app.add_flag("--no-graphs{false}", options.graphs, "launch every operation anew");
   app.add_flag("--no-early-starts{false}", options.early, "every kernel waits for the end of the one before");
+  app.add_option("--fetch-ahead", options.fetch_ahead, "experts that will probably be asked for: auto, on or off")
+      ->check(CLI::IsMember({"auto", "on", "off"}))
+      ->capture_default_str();
   app.add_option("--timeline", options.timeline,
                  "spans of all threads, as a trace for Perfetto or chrome://tracing, to this file");
   app.footer("Example:\n  bench_round six.gguf --widths 1,2,4,8 --residency 0.8,0.92,1 --stages --csv round.csv");
@@ -85,7 +92,8 @@ int run(int argc, char** argv) {
   const double crew_roof = hardware.ram.read_gbps.begin()->second * 1e9;
   const Model model = Model::open(options.model, {}, MtpPolicy::kOff);
   const PassBytes bytes = pass_bytes(model);
-  const PlanInput input = forecast_input(model, hardware, options.routes.empty() ? options.census : options.routes);
+  PlanInput input = forecast_input(model, hardware, options.routes.empty() ? options.census : options.routes);
+  input.policy.adapt.fetch_ahead = options.how();
   const CostModel costs(input);
   const std::string name = run_label(options);
 
@@ -97,6 +105,7 @@ int run(int argc, char** argv) {
     const std::unique_ptr<Ops> ops = card_with_crew(gpu, options.workers);
     LoadOptions load;
     load.placement = run_placement(model, options, residency);
+    load.fetch_ahead = options.how();
     const auto load_start = std::chrono::steady_clock::now();
     Pipeline pipeline(model, *ops, std::max(kMaxWindow, options.prompt), load);
     const double loaded = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();
@@ -110,8 +119,13 @@ int run(int argc, char** argv) {
     for (const std::size_t width : options.widths) {
       ForcedText text(pipeline, options.prompt, width, options.passes);
       ExpertCounts before;
+      FetchCounts unfetched;
       ops->time_stages(false);
-      const Summary summary = summarise(text.run([&] { before = pipeline.experts()->stats().decode; }));
+      const Summary summary = summarise(text.run([&] {
+        before = pipeline.experts()->stats().decode;
+        unfetched = ops->fetching()->counts();
+      }));
+      const FetchCounts fetched = ops->fetching()->counts();
       const ExpertCounts counts = pipeline.experts()->stats().decode - before;
       const auto rounds = static_cast<double>(std::max<std::uint64_t>(1, counts.rounds));
       const double hit_bytes = static_cast<double>(counts.hit_bytes) / rounds;
@@ -135,6 +149,11 @@ int run(int argc, char** argv) {
                       width, summary.median * 1e3, summary.p95 * 1e3, card_bytes / 1e6, crew_bytes / 1e6,
                       static_cast<double>(counts.misses) / rounds, counts.hit_rate(), crew_ms, bound * 1e3,
                       summary.median / bound, guess));
+      if (const std::uint64_t copies = fetched.copies - unfetched.copies; copies > 0)
+        write_stdout(fmt::format(
+            "        fetched ahead {:.1f}, of them {:.1f} asked for; one saves the crew {:.1f} us{}\n",
+            static_cast<double>(copies) / rounds, static_cast<double>(fetched.asked - unfetched.asked) / rounds,
+            ops->fetching()->gain() * 1e6, ops->fetching()->on() ? "" : "; now off"));
       if (options.stages)
         for (const Ops::StageTime& stage : stages)
           write_stdout(fmt::format("        {:24} {:8.4f} ms a pass, {:6.2f} us each\n", stage.stage,

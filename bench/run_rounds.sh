@@ -3,18 +3,19 @@
 # residency, predicted beside measured, the stages of one round; then ways of drafting at stated acceptances with 24 GiB
 # of VRAM. CSV files and texts go to OUT.
 #
-#   run_rounds.sh [--bin DIR] [--out DIR] [--machine NAME] [--work DIR] [--passes N] [--chances LIST] [--tokens N] [--prompts] [--lending] [--quick]
+#   run_rounds.sh [--bin DIR] [--out DIR] [--machine NAME] [--work DIR] [--passes N] [--chances LIST] [--tokens N] [--prompts] [--lending] [--fetch] [--quick]
 #
 # --bin holds bench_round, make_synth and tandem (default: build/release/bin), and perhaps lib/ with their libraries. OUT is
 # --out, else $OUT, else ./bench-out. The models are written to --work (default /tmp): 60 GB, then 41 GB (half of the layers:
 # times are to be doubled), removed in between. --passes: of a figure (30). --chances: that a draft is right (0.524,0.667,0.75), on
 # --tokens of text (96). --prompts runs bench_prefill on the first model, too; --lending compares, in turns, what lending
-# memory to experts brings (docs/placement.md), and the text of a long prompt's answer. --quick tries the script itself: four layers.
+# memory to experts brings (docs/placement.md), and the text of a long prompt's answer; --fetch, what fetching experts ahead
+# brings. --quick tries the script itself: four layers.
 set -uo pipefail
 # shellcheck source=bench/common.sh
 . "$(dirname -- "$(readlink -f -- "$0")")/common.sh"
-bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' work=/tmp quick='' passes=30 chances=0.524,0.667,0.75 tokens=96 prompts='' lending=''
-read_flags bin out machine work passes chances tokens prompts! lending! quick! -- "$@"
+bin=$root/build/release/bin out=${OUT:-$PWD/bench-out} machine='' work=/tmp quick='' passes=30 chances=0.524,0.667,0.75 tokens=96 prompts='' lending='' fetch=''
+read_flags bin out machine work passes chances tokens prompts! lending! fetch! quick! -- "$@"
 ((${#rest[@]})) && usage
 need_programs bench_round make_synth tandem
 if [[ $prompts ]]; then need_programs bench_prefill; fi
@@ -45,6 +46,13 @@ rounds() {
   if [[ $name == q3 ]]; then
     drafting "$model" "$census"
     if [[ $lending ]]; then lending "$model" "$census"; fi
+    if [[ $fetch ]]; then
+      local how
+      for how in off on on off; do
+        echo "== experts fetched ahead: $how"
+        "$bin/bench_round" "$model" --residency 0.41 --census "$census" --widths 1,2,4,8 --passes $((3 * passes)) --fetch-ahead "$how" || failed=1
+      done | tee "$out/fetch-$name.txt"
+    fi
     if [[ $prompts ]]; then
       "$bin/bench_prefill" "$model" --tokens 512,4096,32768 --chunk 4096 --part 1024 --residency 0.3 --csv "$out/prefill.csv" \
         --machine "${machine:-$(hostname)}" || failed=1

@@ -1,5 +1,5 @@
-// CudaOps: loading, passes and experts. Products are gpu/cuda_products.cpp, what a GDN layer does beside them
-// gpu/cuda_gdn.cpp, other operations gpu/cuda_float_ops.cpp.
+// CudaOps: loading and passes. Products are gpu/cuda_products.cpp, experts gpu/cuda_experts.cpp, what a GDN layer does
+// beside them gpu/cuda_gdn.cpp, other operations gpu/cuda_float_ops.cpp.
 #include "gpu/cuda_ops.h"
 
 #include <cuda_runtime_api.h>
@@ -11,8 +11,6 @@
 #include "gpu/cuda_check.h"
 #include "gpu/kernels/launch.h"
 #include "gpu/kernels/quantize.h"
-#include "gpu/kernels/route.h"
-#include "gpu/kernels/router.h"
 #include "gpu/kernels/sample.h"
 #include "runtime/expert_store.h"
 #include "runtime/model_visit.h"
@@ -56,6 +54,7 @@ CudaOps::CudaOps(const GpuOptions& options)
       weights_(memory_),
       handoff_(memory_),
       expert_stream_(stream_),
+      fetch_(memory_),
       numbers_(memory_, 1),
       flags_(memory_, kFlags),
       arrived_(memory_, 1),
@@ -125,8 +124,15 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     experts->used = static_cast<std::size_t>(shape.experts_used);
     experts->ff = static_cast<std::size_t>(shape.expert_ff);
     experts->stream_rows = options.stream_rows;
+    for (const LayerWeights& layer : model.layers) experts->routers.push_back(layer.moe.router);
     experts->slots = Staged<const std::uint8_t*>(memory_, keys.size() * static_cast<std::size_t>(shape.experts));
     experts->moves = std::numeric_limits<std::uint64_t>::max();  // not there yet
+    if (graphs_ && options.fetch_ahead != FetchAhead::kOff && store->has_card() && store->ram_pinned()) {
+      std::size_t largest = 0;
+      for (int b = 0; b < store->banks(); ++b) largest = std::max(largest, store->layout(b)->bytes);
+      if (fetch_.reserve(largest, static_cast<std::size_t>(shape.experts), keys.size())) forget_records();
+      fetch_.set_how(options.fetch_ahead);
+    }
     for (std::size_t b = 0; b < keys.size(); ++b) banks_[keys[b]] = {experts, static_cast<int>(b)};
     crew_->share_experts(model, store);
   }
@@ -222,12 +228,15 @@ void CudaOps::refresh_slots() {
     const bool all_before = std::exchange(experts.all_on_card, true);
     experts.can_stream.assign(static_cast<std::size_t>(store->banks()), false);
     const std::uint8_t** table = experts.slots.host();
+    experts.ram.assign(experts.slots.size(), nullptr);
     for (int b = 0; b < store->banks(); ++b) {
       bool can_stream = store->layout(b) != nullptr && can_gemm_experts(*store->layout(b));
       for (int e = 0; e < experts.experts; ++e) {
         const bool here = store->on_card(b, e);
         experts.all_on_card = experts.all_on_card && here;
         can_stream = can_stream && store->blob(b, e) != nullptr;  // else it is in the file
+        if (!here && store->ram_pinned())
+          experts.ram[static_cast<std::size_t>(table - experts.slots.host())] = store->blob(b, e);
         *table++ = here ? store->blob(b, e) : nullptr;
       }
       experts.can_stream[static_cast<std::size_t>(b)] = can_stream;
@@ -239,7 +248,7 @@ void CudaOps::refresh_slots() {
 }
 
 void CudaOps::serve(const Handoff::Meeting& meeting) {
-  const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_);
+  const double seconds = handoff_.serve(meeting, numbers_.host()->first_meeting, *crew_, &fetch_);
   crew_seconds_ += seconds;
   crew_meetings_ += seconds > 0 ? 1 : 0;
 }
@@ -281,6 +290,11 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   for (std::size_t g = 0; g < kRowGroups; ++g)
     on_card.positions[g] = numbers.position + static_cast<std::int32_t>(g * kRowGroup);
 
+  if (fetching_ != fetch_.judge().on()) {
+    fetching_ = !fetching_;
+    forget_records();
+  }
+
   const bool record = graphs_ && key.rows <= kMaxWindow && !key.once;
   if (!record) {
     late_ = late ? &late : nullptr;
@@ -313,7 +327,12 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
     recorded_[key] = now_;
   }
   records_.start(key);
-  const Recorded& pass = recorded_.at(key);
+  Recorded& pass = recorded_.at(key);
+  fetch_.begin(on_card.first_meeting, pass.fetches);
+  struct Fetching {
+    ExpertFetch& fetch;
+    ~Fetching() { fetch.end(); }
+  } const fetching{fetch_};
   CHECK(pass.waits_for_late == late.has_value(),
         "late inputs that the pass does not wait for, or none for one that does");
   try {
@@ -340,131 +359,6 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
   if (clock_) clock_->add(pass.marks);
   if (check_) check_->compare(pass.samples, *crew_);
   return bad_value(pass.flags);
-}
-
-// ---- experts --------------------------------------------------------------------------------------------------------
-
-std::int64_t CudaOps::route(ConstRows logits, Routes routes) {
-  gpu::route(logits, routes.used, routes.expert, routes.weight, next_flag(), stream_);
-  return -1;
-}
-
-const CudaOps::BankRef& CudaOps::bank_of(const ExpertBank& bank) const {
-  const auto found = banks_.find(bank.gate.data);
-  CHECK(found != banks_.end() && found->second.store() != nullptr, "experts of {} are not loaded", bank.gate.name);
-  return found->second;
-}
-
-RouteSplit CudaOps::split_routes(const ExpertBank& bank, const ExpertStore*, int, const Routes& routes,
-                                 const Routes& hits, const Routes& misses, std::int32_t* log) {
-  const BankRef& ref = bank_of(bank);
-  if (streams(ref)) {  // all of them are met on the card
-    const std::size_t count = routes.rows * routes.used;
-    memory_.copy(hits.expert, routes.expert, count * sizeof(std::int32_t));
-    memory_.fetch(log, routes.expert, count * sizeof(std::int32_t));
-    return {.hits = true, .misses = false};
-  }
-  gpu::split_routes(routes.expert, routes.rows * routes.used, ref.slots(), hits.expert, misses.expert, log, stream_);
-  return {.hits = true, .misses = !ref.experts->all_on_card};
-}
-
-gpu::MeetingArgs CudaOps::open_meeting(const ExpertBank& bank, const Routes& misses, std::size_t hidden) {
-  const Handoff::Meeting meeting{&bank,  misses.rows, misses.used,
-                                 hidden, hidden,      static_cast<std::uint32_t>(now_.meetings.size())};
-  now_.meetings.push_back(meeting);
-  started_ = {meeting, misses.expert};
-  return handoff_.args(meeting, misses.expert, &numbers_.data()->first_meeting);
-}
-
-std::int64_t CudaOps::router(std::span<const Product> products, const Activation& a, const RoutePlan& plan,
-                             RouteSplit& split) {
-  const std::size_t rows = a.x.rows, pairs = rows * plan.routes.used;
-  const DType type = products[0].w.type;
-  const auto fits = [&](const Product& product) {
-    return product.w.type == type && product.w.cols == a.x.cols && product.y.cols == product.w.rows;
-  };
-  // Not in a part of a long pass, however short: its experts are met together.
-  if (pass_rows_ > gpu::kRouterRows || pairs > std::min(expert_scratch_.pairs, kMaxPairs) || products.size() > 2 ||
-      dtype_info(type).kind != DTypeKind::kFloat || !std::all_of(products.begin(), products.end(), fits))
-    return Ops::router(products, a, plan, split);
-  const BankRef& ref = bank_of(*plan.bank);
-  const auto product = [&](std::size_t i) -> gpu::FloatMatmul {
-    const WeightView& w = products[i].w;
-    return {weights_.data(w), w.rows, w.scale, products[i].y};
-  };
-  gpu::RouterArgs args;
-  args.type = float_type(type);
-  args.router = product(0);
-  if (products.size() > 1) args.other = product(1);
-  args.x = a.x;
-  args.used = plan.routes.used;
-  args.slots = ref.slots();
-  args.expert = plan.routes.expert;
-  args.weight = plan.routes.weight;
-  args.bad_row = next_flag();
-  args.hit = plan.hits.expert;
-  args.miss = plan.misses.expert;
-  args.log = plan.log;
-  args.jobs = expert_scratch_.jobs;
-  args.job_count = expert_scratch_.job_count;
-  args.bad_pair = expert_scratch_.bad;
-  args.arrived = arrived_.data();
-  split = {.hits = true, .misses = !ref.experts->all_on_card};
-  if (split.misses) {
-    args.meeting = open_meeting(*plan.bank, plan.misses, a.x.cols);
-    args.quantized = {a.q.q, a.q.d, a.q.s, a.x.cols};
-  }
-  gpu::router(args, stream_);
-  listed_ = plan.hits.expert;
-  return -1;
-}
-
-void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {
-  const BankRef& ref = bank_of(bank);
-  CHECK(bank.gate_scale == nullptr && bank.up_scale == nullptr && bank.down_scale == nullptr, "{}: a scale per expert",
-        bank.gate.name);
-  if (routes.rows > kMaxWindow && can_gemm_experts(*ref.store()->layout(ref.bank))) {
-    long_experts(ref, bank, routes, a, y);
-    if (check_) now_.samples.push_back(check_->take(bank, layer_, routes, a.q, y));
-    return;
-  }
-  ExpertScales scales;
-  scales.gate_all = bank.gate.scale, scales.up_all = bank.up.scale, scales.down_all = bank.down.scale;
-  launch_expert_ffn(*ref.store()->layout(ref.bank), scales, {routes.expert, routes.rows, routes.used, ref.slots()},
-                    {a.q.q, a.q.d, a.q.s}, y.data, y.stride, expert_scratch_, stream_, listed_ == routes.expert);
-  listed_ = nullptr;
-  if (check_) now_.samples.push_back(check_->take(bank, layer_, routes, a.q, y));
-}
-
-void CudaOps::start_experts(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y,
-                            const SharedExpert& shared) {
-  CHECK(y.stride == y.cols && y.cols == a.x.cols, "results of {} values, {} apart, of rows of {}", y.cols, y.stride,
-        a.x.cols);
-  // Before the experts on the card: beside them, a block of this kernel finds no room until theirs begin to end, and
-  // the crew starts that much later (docs/decisions.md).
-  if (started_.misses != routes.expert)
-    gpu::publish(open_meeting(bank, routes, a.x.cols), {a.q.q, a.q.d, a.q.s, a.x.cols}, stream_);
-  if (shared.weights != nullptr) ffn(*shared.weights, a, shared.y);
-}
-
-void CudaOps::finish_experts() {
-  if (!recording_) serve(started_.meeting);  // a pass that is recorded is served when it runs
-  const gpu::MeetingArgs args = handoff_.args(started_.meeting, started_.misses, &numbers_.data()->first_meeting);
-  sides_.join(kFfn);  // so that the combination follows the wait alone, and may start early
-  gpu::await(args, stream_);
-  crew_rows_ = {args.miss, args.memory.y};  // for combine
-  started_.misses = nullptr;
-}
-
-void CudaOps::ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
-  launch_ffn(tiles(weights.gate), tiles(weights.up), tiles(weights.down), {a.q.q, a.q.d, a.q.s}, y.rows, y.data,
-             y.stride, expert_scratch_, stream_);
-}
-
-bool CudaOps::start_ffn(const ExpertWeights& weights, const Activation& a, Rows y) {
-  launch_ffn(tiles(weights.gate), tiles(weights.up), tiles(weights.down), {a.q.q, a.q.d, a.q.s}, y.rows, y.data,
-             y.stride, ffn_scratch_, sides_.fork(kFfn));
-  return true;
 }
 
 // ---- the machine ----------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@
 #include "gpu/card_slots.h"
 #include "gpu/device_weights.h"
 #include "gpu/expert_check.h"
+#include "gpu/expert_fetch.h"
 #include "gpu/expert_stream.h"
 #include "gpu/gpu_ops.h"
 #include "gpu/handoff.h"
@@ -41,6 +42,7 @@ class CudaOps : public Ops {
   std::optional<Hardware::Gpu> card() const override { return card_facts(device_); }
   std::size_t card_bytes() const override { return memory_.bytes(); }
   std::uint64_t experts_compared() const override { return check_ ? check_->compared() : 0; }
+  const FetchJudge* fetching() const override { return &fetch_.judge(); }
   MachineMemory& memory() override { return memory_; }
   LoadedModel load(const Model& model, const LoadOptions& options) override;
   std::optional<BadValue> run_pass(const PassKey& key, const PassNumbers& numbers, const LateInput& late,
@@ -103,7 +105,7 @@ class CudaOps : public Ops {
 
  private:
   // Streams beside the main one, by what they are for.
-  enum Side : std::size_t { kFfn, kProducts };
+  enum Side : std::size_t { kFfn, kProducts, kNames };
   // Numbers of the pass on the card. positions[g] is that of row g * kRowGroup.
   static constexpr std::size_t kRowGroup = 16, kRowGroups = 512;
   // Places of a pass that find bad values: of a window; of a long pass, whose parts each have their own.
@@ -118,6 +120,9 @@ class CudaOps : public Ops {
   struct Experts {
     std::weak_ptr<ExpertStore> store;
     Staged<const std::uint8_t*> slots;
+    // What can be fetched ahead: [banks * experts], page-locked, of those off the card. And what names it, by bank.
+    std::vector<const std::uint8_t*> ram;
+    std::vector<WeightView> routers;
     std::uint64_t moves = 0;
     int experts = 0, trunk_banks = 0;
     std::size_t used = 0, ff = 0;
@@ -154,6 +159,7 @@ class CudaOps : public Ops {
     std::vector<StageClock::Mark> marks;
     std::vector<Flag> flags;
     std::vector<Handoff::Meeting> meetings;
+    std::vector<ExpertFetch::Bank> fetches;  // by meeting; empty: none are fetched
     std::vector<ExpertCheck::Sample> samples;
     bool waits_for_late = false;
   };
@@ -184,7 +190,10 @@ class CudaOps : public Ops {
   void launch(FunctionRef<void()> body);  // numbers, flags, body
   std::optional<BadValue> bad_value(const std::vector<Flag>& flags) const;
   // The next meeting of the pass is for these misses.
-  gpu::MeetingArgs open_meeting(const ExpertBank& bank, const Routes& misses, std::size_t hidden);
+  gpu::MeetingArgs open_meeting(const ExpertBank& bank, const Routes& misses, std::size_t hidden,
+                                const std::int32_t* asked = nullptr);
+  // Beside the router of this bank: names experts of the next one.
+  void name_experts(const BankRef& ref, const Activation& a, std::size_t used);
   void serve(const Handoff::Meeting& meeting);
   void let_pass_end();
 
@@ -200,6 +209,8 @@ class CudaOps : public Ops {
   DeviceWeights weights_;
   Handoff handoff_;
   ExpertStream expert_stream_;
+  ExpertFetch fetch_;
+  bool fetching_ = false;                                   // in the passes that are recorded
   std::unordered_map<const std::uint8_t*, BankRef> banks_;  // by the address of a bank's first gate matrix
   Staged<Numbers> numbers_;
   Staged<std::int32_t> flags_;

@@ -65,10 +65,12 @@ gpu::MeetingArgs Handoff::args(const Meeting& meeting, const std::int32_t* misse
   return {area_, meeting.index, first_number, misses, miss_number_.data(), meeting.rows, meeting.used};
 }
 
-void Handoff::wait_for(std::uint32_t number) const {
+void Handoff::wait_for(std::uint32_t number, ExpertFetch* fetch) const {
   const std::atomic_ref<std::uint32_t> doorbell(*area_.doorbell);
+  if (fetch != nullptr) fetch->wait_begins();
   for (int spin = 0; spin < 20'000; ++spin) {
     if (reached(doorbell.load(std::memory_order_acquire), number)) return;
+    if (fetch != nullptr) fetch->poll(number);
     _mm_pause();
   }
   // No call of CUDA here: it could wait for the thread that launches the pass, which may wait for us.
@@ -81,13 +83,18 @@ void Handoff::wait_for(std::uint32_t number) const {
   }
 }
 
-double Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew) {
+double Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew, ExpertFetch* fetch) {
   const std::uint32_t number = first_number + meeting.index;
   {
     const Span span("wait for the card");
-    wait_for(number);
+    wait_for(number, fetch);
   }
-  if (area_.miss_count[meeting.index] == 0) return 0;
+  const bool misses = area_.miss_count[meeting.index] != 0;
+  if (fetch != nullptr && meeting.asked != nullptr) {
+    const std::size_t pairs = meeting.rows * meeting.used;
+    fetch->met(number, {meeting.asked, pairs}, {area_.miss, misses ? pairs : 0});
+  }
+  if (!misses) return 0;
   const Span span("crew");
   const auto start = std::chrono::steady_clock::now();
   const Routes routes{area_.miss, nullptr, meeting.rows, meeting.used};
@@ -98,7 +105,9 @@ double Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& c
   crew.start_experts(*meeting.bank, routes, a, Rows(area_.y, meeting.rows * meeting.used, meeting.out), {});
   crew.finish_experts();
   std::atomic_ref<std::uint32_t>(*area_.answer).store(number, std::memory_order_release);
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (fetch != nullptr) fetch->computed(seconds);
+  return seconds;
 }
 
 void Handoff::answer_all(std::uint32_t number) {

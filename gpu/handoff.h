@@ -31,6 +31,7 @@
 #include <vector>
 
 #include "gpu/cuda_memory.h"
+#include "gpu/expert_fetch.h"
 #include "gpu/kernels/meeting.h"
 #include "runtime/ops.h"
 
@@ -49,15 +50,16 @@ class Handoff {
   struct Meeting {
     const ExpertBank* bank = nullptr;
     std::size_t rows = 0, used = 0, cols = 0, out = 0;
-    std::uint32_t index = 0;  // in the pass
+    std::uint32_t index = 0;              // in the pass
+    const std::int32_t* asked = nullptr;  // staging memory: the routes [rows, used]; null: nothing is fetched for it
   };
   // For the kernels that publish it and that wait for it; first_number: in the card's memory. What follows the wait
   // finds the rows of the misses at memory.y, tight, and reads them past all caches.
   gpu::MeetingArgs args(const Meeting& meeting, const std::int32_t* misses, const std::uint32_t* first_number) const;
 
-  // The host's half of one meeting: waits for the doorbell, has the crew compute, answers. Returns seconds of crew
-  // work.
-  double serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew);
+  // The host's half of one meeting: waits for the doorbell, and fetches experts meanwhile; has the crew compute,
+  // answers. Returns seconds of crew work.
+  double serve(const Meeting& meeting, std::uint32_t first_number, Ops& crew, ExpertFetch* fetch = nullptr);
   // Late inputs of a pass: launches the wait for the number in the card's memory; and the host's half.
   void await_late(const std::uint32_t* number, DeviceStream stream);
   void give_late(std::uint32_t number);
@@ -65,7 +67,7 @@ class Handoff {
   void answer_all(std::uint32_t number);
 
  private:
-  void wait_for(std::uint32_t number) const;
+  void wait_for(std::uint32_t number, ExpertFetch* fetch) const;
 
   CudaMemory& memory_;
   std::size_t rows_ = 0, used_ = 0, cols_ = 0, out_ = 0, meetings_ = 0;

@@ -12,7 +12,7 @@ namespace tandem {
 
 class SideStreams {
  public:
-  static constexpr std::size_t kCount = 2;
+  static constexpr std::size_t kCount = 3;
   explicit SideStreams(DeviceStream main);
   ~SideStreams();
   SideStreams(const SideStreams&) = delete;

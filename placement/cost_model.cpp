@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "placement/check.h"
+#include "placement/fetch_ahead.h"
 
 namespace tandem {
 namespace {
@@ -114,6 +115,16 @@ double expected_stage(double card, double mean, double unit, double handoff) {
   return card * (1.0 - above) + unit * mean * std::min(1.0, above + last) + handoff * above;
 }
 
+double expected_least(double mean, double most) {
+  double term = std::exp(-mean), below = 0, sum = 0;  // P(M = m), and over m <= most
+  for (double m = 0; m <= most; m += 1.0) {
+    sum += m * term;
+    below += term;
+    term *= mean / (m + 1.0);
+  }
+  return sum + most * std::max(0.0, 1.0 - below);
+}
+
 int crew_workers(const Policy& policy, const Hardware& hardware) {
   if (policy.crew.workers) return *policy.crew.workers;
   const Hardware::Cpu& cpu = hardware.cpu;
@@ -162,6 +173,7 @@ CostModel::CostModel(const PlanInput& input)
   handoff_ = (gpu.handoff_us + hardware.cpu.start_us) * kMicro;
   kernel_ = gpu.kernel_us * kMicro;
   kernel_row_ = gpu.row_us * kMicro;
+  fetch_ = gpu.fetch_us * kMicro;
   card_unit_ = units(main_rate_, gpu.expert_gbps, 1.0);
 }
 
@@ -211,6 +223,19 @@ double CostModel::stage_seconds(int bank, const BankLoad& load) const {
   const double unit = load.misses > 0 ? crew_seconds(bank) * (load.work / load.misses) : 0.0;
   const double card = shared + card_seconds(bank) * load.card;
   return expected_stage(card, load.misses, unit, handoff_) + disk;
+}
+
+CostModel::Fetched CostModel::fetched(int bank, const BankLoad& load, double window) const {
+  Fetched all{load, 0, 0};
+  // The first layer has none before it that names its experts, and the draft block's passes are not recorded as one.
+  if (bank == 0 || bank >= input_.model.shape.layers || load.misses <= 0 || pcie_rate_ <= 0) return all;
+  const double copy = as_double(input_.model.expert_bytes[static_cast<std::size_t>(bank)]) / pcie_rate_;
+  all.copies = expected_least(load.misses, std::min<double>(kNamedExperts, kFetchShare * window / copy));
+  all.right = kNamedRight * all.copies;
+  all.load.card += all.right;
+  all.load.work *= 1.0 - all.right / load.misses;
+  all.load.misses -= all.right;
+  return all;
 }
 
 double CostModel::attention_bytes(int rows) const {
@@ -269,6 +294,15 @@ std::vector<BankLoad> CostModel::loads(const ExpertPlacement& placement, int dra
 }
 
 RoundTime CostModel::round(const std::vector<BankLoad>& loads, int drafts) const {
+  const FetchAhead how = input_.policy.adapt.fetch_ahead;
+  if (!input_.card || how == FetchAhead::kOff) return round(loads, drafts, false);
+  const RoundTime with = round(loads, drafts, true);
+  if (how == FetchAhead::kOn) return with;
+  const RoundTime without = round(loads, drafts, false);
+  return with.total < without.total ? with : without;
+}
+
+RoundTime CostModel::round(const std::vector<BankLoad>& loads, int drafts, bool fetches) const {
   CHECK(known(), "no prediction without {}", missing_);
   CHECK(loads.size() == static_cast<std::size_t>(banks_), "{} loads of {} banks", loads.size(), banks_);
   const PlanModel& model = input_.model;
@@ -290,10 +324,15 @@ RoundTime CostModel::round(const std::vector<BankLoad>& loads, int drafts) const
         drafts * (matrix_seconds(as_double(model.draft_packed), 1) + attention_bytes(1) / main_rate_ +
                   kDraftKernels * kernel_ + matrix_seconds(as_double(model.draft_head_packed), 1) + logits * share);
   }
+  const double mixers = time.dense / s.layers;  // of a layer
   for (int bank = 0; bank < banks_; ++bank) {
     const Use use = this->use(bank, drafts);
     if (use.times == 0) continue;
-    const BankLoad& load = loads[static_cast<std::size_t>(bank)];
+    Fetched fetched{loads[static_cast<std::size_t>(bank)], 0, 0};
+    if (fetches) fetched = this->fetched(bank, fetched.load, mixers);
+    const BankLoad& load = fetched.load;
+    time.dense += fetch_ * fetched.copies;
+    time.fetched += fetched.right;
     const double bytes = as_double(model.expert_bytes[static_cast<std::size_t>(bank)]);
     const double seconds = use.times * stage_seconds(bank, load);
     if (bank >= s.layers) {

@@ -56,6 +56,10 @@ double expected_tokens(int drafts, double acceptance, double decay);
 // card works `card` seconds while the crew computes M experts of `unit` seconds each. REQUIRES card >= 0.
 double expected_stage(double card, double mean, double unit, double handoff);
 
+// Mean of min(M, most) with M Poisson of this mean: of M experts that a layer misses, how many there is time for.
+// REQUIRES most >= 0.
+double expected_least(double mean, double most);
+
 // The chance that an expert, used by a row with chance p, is used by at least one of these rows of one pass.
 double chance_met(double p, int rows, double likeness);
 
@@ -85,6 +89,13 @@ class CostModel {
   // REQUIRES known().
   double crew_seconds(int bank) const { return crew_unit_[static_cast<std::size_t>(bank)]; }
   double card_seconds(int bank) const { return card_unit_[static_cast<std::size_t>(bank)]; }
+  // What is left of a load for the crew where experts are fetched ahead while the card is busy for `window` seconds
+  // before, and how many copies that takes (placement/fetch_ahead.h). REQUIRES known().
+  struct Fetched {
+    BankLoad load;
+    double copies = 0, right = 0;
+  };
+  Fetched fetched(int bank, const BankLoad& load, double window) const;
   // Seconds of the expert stage of one bank. REQUIRES known().
   double stage_seconds(int bank, const BankLoad& load) const;
   // How often a round with `drafts` drafts runs a bank, and over how many rows each time: the trunk's once over
@@ -104,9 +115,11 @@ class CostModel {
   RoundTime round(const ExpertPlacement& placement, int drafts) const {
     return round(loads(placement, drafts), drafts);
   }
+  // Fetching ahead counts as the policy says; auto: where it makes the round shorter.
   RoundTime round(const std::vector<BankLoad>& loads, int drafts) const;
 
  private:
+  RoundTime round(const std::vector<BankLoad>& loads, int drafts, bool fetches) const;
   std::size_t index(int bank, int expert) const { return static_cast<std::size_t>(bank * experts_ + expert); }
   // Bytes of caches that a pass of w rows reads: KV of the chosen positions, all pooled indexer keys, states twice.
   double trunk_cache_bytes(int rows) const;
@@ -119,7 +132,7 @@ class CostModel {
   double main_rate_ = 0;  // bytes a second of the side that runs the dense part
   double crew_rate_ = 0, disk_rate_ = 0;
   std::vector<double> crew_unit_, card_unit_;  // [banks]
-  double handoff_ = 0, kernel_ = 0, kernel_row_ = 0, logits_rate_ = 0;
+  double handoff_ = 0, kernel_ = 0, kernel_row_ = 0, fetch_ = 0, logits_rate_ = 0;
   double pcie_rate_ = 0;
   std::string missing_;
 };

@@ -89,7 +89,7 @@ void check_arch(const YamlValue& value) {
 Hardware::Gpu read_gpu(const YamlValue& value) {
   const YamlMap map(
       value, {"model", "arch", "vram_total", "vram_free", "copy_gbps", "pcie_to_card_gbps", "pcie_from_card_gbps",
-              "handoff_us", "kernel_us", "row_us", "efficiency", "expert_gbps", "int8_tops"});
+              "handoff_us", "kernel_us", "row_us", "fetch_us", "efficiency", "expert_gbps", "int8_tops"});
   Hardware::Gpu gpu;
   gpu.model = map.need("model").text();
   check_arch(map.need("arch"));
@@ -106,6 +106,7 @@ Hardware::Gpu read_gpu(const YamlValue& value) {
   map.read("handoff_us", gpu.handoff_us, 0.0, kMostMicroseconds);
   map.read("kernel_us", gpu.kernel_us, 0.0, kMostMicroseconds);
   map.read("row_us", gpu.row_us, 0.0, kMostMicroseconds);
+  map.read("fetch_us", gpu.fetch_us, 0.0, kMostMicroseconds);
   map.read("efficiency", gpu.efficiency, 0.001, 1.0);
   read_rates(map, "expert_gbps", gpu.expert_gbps);
   map.read("int8_tops", gpu.int8_tops, 0.0, 1e6);
@@ -158,6 +159,7 @@ void write_gpu(Writer& w, const Hardware::Gpu& gpu) {
   w.number("handoff_us", gpu.handoff_us);
   w.number("kernel_us", gpu.kernel_us);
   w.number("row_us", gpu.row_us);
+  w.number("fetch_us", gpu.fetch_us);
   w.number("efficiency", gpu.efficiency);
   w.rates("expert_gbps", gpu.expert_gbps);
   w.number("int8_tops", gpu.int8_tops);
@@ -192,7 +194,7 @@ Hardware Hardware::faster(double factor) const {
   for (double* rate : {&h.gpu->copy_gbps, &h.gpu->pcie_to_card_gbps, &h.gpu->pcie_from_card_gbps, &h.gpu->int8_tops})
     *rate *= factor;
   rates(h.gpu->expert_gbps);
-  for (double* cost : {&h.gpu->handoff_us, &h.gpu->kernel_us, &h.gpu->row_us}) *cost /= factor;
+  for (double* cost : {&h.gpu->handoff_us, &h.gpu->kernel_us, &h.gpu->row_us, &h.gpu->fetch_us}) *cost /= factor;
   return h;
 }
 

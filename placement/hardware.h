@@ -50,6 +50,7 @@ struct Hardware {
     double handoff_us = 11;   // a meeting with the crew beside the crew's work: rows there, results back
     double kernel_us = 3.6;   // fixed cost of one kernel of a chain in which each waits for the one before
     double row_us = 0.25;     // the same, of each row more
+    double fetch_us = 12;     // what a copy of an expert costs the kernels beside it (placement/fetch_ahead.h)
     double efficiency = 0.8;  // of copy_gbps that the product kernels reach
     // GB/s of expert weights by block type where the card's arithmetic is the limit; others reach the efficiency.
     std::map<std::string, double> expert_gbps;

@@ -88,6 +88,7 @@ struct RoundTime {
   double wait = 0;     // the card waiting for the crew
   double handoff = 0;  // hand-offs, in `wait` where the crew is the later one
   double disk = 0;     // reading and computing experts on disk
+  double fetched = 0;  // experts that are fetched ahead and asked for (placement/fetch_ahead.h); 0: it does not pay
   double tokens = 1;   // expected tokens of the round
   double tokens_per_second() const { return total > 0 ? tokens / total : 0; }
 };

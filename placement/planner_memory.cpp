@@ -6,6 +6,7 @@
 #include <set>
 
 #include "placement/check.h"
+#include "placement/fetch_ahead.h"
 
 namespace tandem {
 namespace {
@@ -106,6 +107,8 @@ void Planner::add_fixed_items() {
   if (slots_possible_) {
     if (input_.card) add(Memory::kVram, "hand-off buffers", handoff_bytes(model.shape));
     if (input_.card) add(Memory::kVram, "swap buffers", swap_bytes(input_));
+    if (input_.card && input_.policy.adapt.fetch_ahead != FetchAhead::kOff)
+      add(Memory::kVram, "fetch buffers", fetch_bytes(expert, experts_));
     if (plan_.lent_bytes > 0) {
       plan_.vram_used += plan_.lent_bytes;  // its item tells to whom it is lent: add_expert_items
     } else if (long_passes) {

@@ -20,6 +20,7 @@ constexpr std::int64_t kMostContext = std::int64_t{1} << 30;
 
 const std::vector<std::string> kObjectives{"round_time", "hit_rate"};
 const std::vector<std::string> kAdaptModes{"off", "lru", "lfu", "swaps"};
+const std::vector<std::string> kFetchAhead{"auto", "on", "off"};
 const std::vector<std::string> kNgramPlaces{"auto", "ram", "disk"};
 const std::vector<std::string> kCrewCores{"performance", "all"};
 const std::vector<std::string> kKvFormats{"f16", "f32"};
@@ -161,12 +162,13 @@ void read_expert_rules(const YamlMap& root, Policy& policy) {
 }
 
 void read_adapt(const YamlValue& value, Policy::Adapt& adapt) {
-  const YamlMap map(value, {"mode", "swaps_per_round", "half_life_rows", "margin", "save_slots"});
+  const YamlMap map(value, {"mode", "swaps_per_round", "half_life_rows", "margin", "save_slots", "fetch_ahead"});
   map.read_word("mode", adapt.mode, kAdaptModes);
   map.read("swaps_per_round", adapt.swaps_per_round, 1, 1000);
   map.read("half_life_rows", adapt.half_life_rows, 1.0, 1e9);
   map.read("margin", adapt.margin, 1.0, 1000.0);
   map.read("save_slots", adapt.save_slots);
+  map.read_word("fetch_ahead", adapt.fetch_ahead, kFetchAhead);
 }
 
 void read_crew(const YamlValue& value, Policy::Crew& crew) {

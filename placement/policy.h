@@ -13,6 +13,7 @@ namespace tandem {
 
 enum class Objective : std::uint8_t { kRoundTime, kHitRate };
 enum class AdaptMode : std::uint8_t { kOff, kLru, kLfu, kSwaps };
+enum class FetchAhead : std::uint8_t { kAuto, kOn, kOff };
 enum class NgramPlace : std::uint8_t { kAuto, kRam, kDisk };
 enum class CrewCores : std::uint8_t { kPerformance, kAll };
 enum class KvFormat : std::uint8_t { kF16, kF32 };
@@ -57,10 +58,11 @@ struct Policy {
 
   struct Adapt {
     AdaptMode mode = AdaptMode::kSwaps;
-    int swaps_per_round = 2;       // at most; at least 1 (mode off: none)
-    double half_life_rows = 2000;  // rows after which a route counts half
-    double margin = 1.3;           // a newcomer must be this many times as hot as the one it replaces
-    bool save_slots = false;       // write the slots on exit and read them at the next start
+    int swaps_per_round = 2;                     // at most; at least 1 (mode off: none)
+    double half_life_rows = 2000;                // rows after which a route counts half
+    double margin = 1.3;                         // a newcomer must be this many times as hot as the one it replaces
+    bool save_slots = false;                     // write the slots on exit and read them at the next start
+    FetchAhead fetch_ahead = FetchAhead::kAuto;  // placement/fetch_ahead.h; auto: where it pays
   } adapt;
 
   NgramPlace ngram_place = NgramPlace::kAuto;

@@ -232,7 +232,7 @@ ChatCommands::Next ChatCommands::stats(const std::string&) {
     screen_.line(fmt::format("  {:<11} the draft head chooses among {}", "vocabulary", vocabulary));
   for (const ReportLine& line : draft_report(drafts_)) screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
   if (ExpertStore* experts = engine_.experts())
-    for (const ReportLine& line : expert_report(*experts, experts->stats()))
+    for (const ReportLine& line : expert_report(*experts, experts->stats(), engine_.ops().fetching()))
       screen_.line(fmt::format("  {:<11} {}", line.label, line.text));
   if (engine_.lossy().any())
     screen_.line(fmt::format("  {:<11} {}", "not exact",

@@ -210,7 +210,8 @@ int run_profile(const Options& options, const OpsFactory& make_ops) {
   if (whole) {
     write_stdout(census_summary(run.census()));
     if (engine.experts() != nullptr && engine.experts()->has_card())
-      for (const ReportLine& line : expert_report(*engine.experts(), engine.experts()->stats()))
+      for (const ReportLine& line :
+           expert_report(*engine.experts(), engine.experts()->stats(), engine.ops().fetching()))
         write_stdout(fmt::format("{}: {}\n", line.label, line.text));
     return 0;
   }

@@ -126,6 +126,7 @@ std::string doctor_json(const DoctorReport& r) {
            {"handoff_us", g.handoff_us},
            {"kernel_us", g.kernel_us},
            {"row_us", g.row_us},
+           {"fetch_us", g.fetch_us},
            {"efficiency", g.efficiency},
            {"int8_tops", g.int8_tops}};
   }

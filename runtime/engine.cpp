@@ -133,6 +133,7 @@ std::unique_ptr<Pipeline> make_pipeline(const EngineOptions& options, const Poli
   if (options.plan) {
     load.placement = report.plan.placement;
     load.adapt = adapt_settings(policy);
+    load.fetch_ahead = policy.adapt.fetch_ahead;
     load.lending = plan_lending(report.plan);
     load.movable = movable_experts(policy, load.placement->banks, load.placement->experts);
     load.lock_memory = policy.crew.lock_memory && report.plan.slots > 0;

@@ -38,7 +38,7 @@ std::string expert_status(const ExpertStats& stats) {
                      counts.misses_per_round(), wait, counts.swaps, counts.swaps == 1 ? "" : "s");
 }
 
-std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStats& stats) {
+std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStats& stats, const FetchJudge* fetching) {
   const ExpertPlacement now = store.placement();
   const auto size = [](std::size_t bytes) { return format_bytes(static_cast<std::int64_t>(bytes)); };
   std::vector<ReportLine> lines{
@@ -55,6 +55,14 @@ std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStat
   }
   if (stats.prefill.rounds > 0) lines.push_back({"prompt hits", phase_text(stats.prefill)});
   if (stats.decode.rounds > 0) lines.push_back({"answer hits", phase_text(stats.decode)});
+  if (fetching != nullptr && fetching->counts().copies > 0) {
+    const FetchCounts& counts = fetching->counts();
+    const double share = static_cast<double>(counts.asked) / static_cast<double>(counts.copies);
+    std::string text = fmt::format("{} experts ahead of their layers, {:.0f} % of them asked for and there in time",
+                                   grouped(static_cast<std::int64_t>(counts.copies)), 100 * share);
+    if (!fetching->on()) text += fmt::format("; left off, as one saves the CPU {:.0f} us only", 1e6 * fetching->gain());
+    lines.push_back({"fetched", std::move(text)});
+  }
   const ExpertCounts& waited = stats.decode.rounds > 0 ? stats.decode : stats.prefill;
   const std::string crew = waited.crew_wait_seconds > 0 ? fmt::format("{:.2f} ms a round for the crew, ",
                                                                       per_round(waited.crew_wait_seconds, waited))

@@ -19,6 +19,7 @@ std::string expert_status(const ExpertStats& stats);
 struct ReportLine {
   std::string label, text;
 };
-std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStats& stats);
+std::vector<ReportLine> expert_report(const ExpertStore& store, const ExpertStats& stats,
+                                      const FetchJudge* fetching = nullptr);
 
 }  // namespace tandem

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "placement/adapt.h"
+#include "placement/fetch_ahead.h"
 #include "placement/hardware.h"
 #include "placement/plan.h"
 #include "runtime/function_ref.h"
@@ -176,9 +177,10 @@ struct RoutePlan {
 struct LoadOptions {
   std::optional<ExpertPlacement> placement;  // empty: every expert in RAM
   AdaptSettings adapt;
-  std::vector<bool> movable;  // [banks * experts]; empty: all
-  Lending lending;            // of the card's memory that only longer passes than lending.rows need
-  bool lock_memory = false;   // keep the experts in RAM locked
+  FetchAhead fetch_ahead = FetchAhead::kAuto;  // where a machine can
+  std::vector<bool> movable;                   // [banks * experts]; empty: all
+  Lending lending;                             // of the card's memory that only longer passes than lending.rows need
+  bool lock_memory = false;                    // keep the experts in RAM locked
   bool huge_pages = true;
   // A pass of this many rows or more has the experts that are off the card sent to it rather than computed by the crew,
   // where a machine has both ways (docs/gpu.md). An engine takes it from the cost model where the
@@ -253,6 +255,8 @@ class Ops {
   virtual std::size_t card_bytes() const { return 0; }
   // Experts that were computed twice, on the card and by the CPU, and compared (--verify-experts).
   virtual std::uint64_t experts_compared() const { return 0; }
+  // How experts were fetched ahead (placement/fetch_ahead.h); null where the machine does not.
+  virtual const FetchJudge* fetching() const { return nullptr; }
   // Where the arguments of the operations lie.
   virtual MachineMemory& memory() { return host_memory(); }
   // A pass: `body` calls the operations, in the same order with the same addresses for the same key; a machine may run

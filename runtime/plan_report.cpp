@@ -19,6 +19,7 @@ Policy resolve_policy(const PlacementChoices& choices) {
   if (choices.context) policy.context = choices.context;
   if (choices.kv) policy.kv = *choices.kv;
   if (choices.adapt) policy.adapt.mode = *choices.adapt;
+  if (choices.fetch_ahead) policy.adapt.fetch_ahead = *choices.fetch_ahead;
   if (!choices.use_mtp) policy.drafting.mtp = false;
   if (choices.draft_vocab_auto) policy.drafting.vocabulary.reset();
   if (choices.draft_vocab) policy.drafting.vocabulary = choices.draft_vocab;

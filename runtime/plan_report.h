@@ -20,6 +20,7 @@ struct PlacementChoices {
   std::optional<int> slots;
   std::optional<KvFormat> kv;
   std::optional<AdaptMode> adapt;
+  std::optional<FetchAhead> fetch_ahead;
   std::optional<int> draft_vocab;  // as Policy::Drafting::vocabulary
   bool draft_vocab_auto = false;
   std::string draft_vocab_from;  // as for set_vocabulary_source

@@ -124,6 +124,15 @@ std::string rounds_section(const PlanReport& report) {
                     fmt::format("The machine was not measured: its rates and fixed costs may be off by {:.0f} % either "
                                 "way. Accepted drafts are assumed, see docs/placement.md",
                                 kPercent * report.input.hardware.spread));
+  if (best != nullptr && best->fetched > 0) {
+    const std::string drafts = best->rows == 1   ? "Without drafts"
+                               : best->rows == 2 ? "With a draft"
+                                                 : fmt::format("With {} drafts", best->rows - 1);
+    text +=
+        wrapped("  ", fmt::format("{}, {:.0f} of the experts that the card lacks are fetched ahead of their layers, "
+                                  "so that the CPU has fewer to compute.",
+                                  drafts, best->fetched));
+  }
   if (plan.stream_rows > 0)
     text +=
         wrapped("  ", fmt::format("Prompts: passes of {} tokens and more are sent the experts that are off the card; "
@@ -160,11 +169,14 @@ std::string_view memory_name(Memory memory) {
 }
 
 Json round_json(const RoundTime& r) {
-  return {{"drafts", r.rows - 1}, {"rows", r.rows},         {"seconds", r.total},
-          {"dense", r.dense},     {"experts", r.experts},   {"head", r.head},
-          {"draft", r.draft},     {"sampling", r.sampling}, {"card", r.card},
-          {"crew", r.crew},       {"wait", r.wait},         {"handoff", r.handoff},
-          {"disk", r.disk},       {"tokens", r.tokens},     {"tokens_per_second", r.tokens_per_second()}};
+  return {{"drafts", r.rows - 1}, {"rows", r.rows},
+          {"seconds", r.total},   {"dense", r.dense},
+          {"experts", r.experts}, {"head", r.head},
+          {"draft", r.draft},     {"sampling", r.sampling},
+          {"card", r.card},       {"crew", r.crew},
+          {"wait", r.wait},       {"handoff", r.handoff},
+          {"disk", r.disk},       {"fetched", r.fetched},
+          {"tokens", r.tokens},   {"tokens_per_second", r.tokens_per_second()}};
 }
 
 Json outlook_json(const std::optional<Plan::Outlook>& outlook) {

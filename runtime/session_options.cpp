@@ -139,6 +139,12 @@ void add_placement_flags(CLI::App& app, PlacementChoices& choices) {
   add_words(app, "--adapt", {"off", "lru", "lfu", "swaps"}, "off, lru, lfu or swaps: how experts move to the card",
             "HOW", [&choices](std::size_t word) { choices.adapt = static_cast<AdaptMode>(word); });
   app.get_option("--adapt")->group(group);
+  add_words(
+      app, "--fetch-ahead", {"auto", "on", "off"},
+      "auto, on or off: copy experts that will probably be asked for to the card while it computes (default auto: "
+      "where it pays)",
+      "HOW", [&choices](std::size_t word) { choices.fetch_ahead = static_cast<FetchAhead>(word); });
+  app.get_option("--fetch-ahead")->group(group);
   app.add_option_function<std::string>(
          "--draft-vocab", [&choices](const std::string& text) { choose_vocabulary(text, choices); },
          "tokens that the draft head chooses among: a number, off for all, or auto (default auto: 65536 if there are "

@@ -49,8 +49,17 @@ __device__ __noinline__ void after_product(unsigned rows, unsigned experts, cons
     args.weight[pair] = routed.weight;
   }
   commit_copies();
+  // Off the card, but fetched in time: by threads of the last warp, which has no row where there is another.
+  const FetchedExperts& fetched = args.fetched;
+  const unsigned place = blockDim.x - 1 - i;
+  const bool brought = fetched.tag != nullptr && place < kNames &&
+                       load_acquire(fetched.tag + place) == *meeting.first_number + meeting.index;
   wait_copies<0>();
   __syncthreads();
+  if (fetched.tag != nullptr) {
+    if (brought) tail.slots[fetched.list[place]] = fetched.places + place * fetched.stride;
+    __syncthreads();
+  }
   const std::int32_t expert = i < n ? tail.expert[i] : -1;
   const std::uint8_t* const blob = expert >= 0 ? tail.slots[expert] : nullptr;
   const std::int32_t hit = blob != nullptr ? expert : -1, miss = blob != nullptr ? -1 : expert;

@@ -11,6 +11,7 @@
 #include "gpu/kernels/expert_jobs.h"
 #include "gpu/kernels/float_matmul.h"
 #include "gpu/kernels/meeting.h"
+#include "gpu/kernels/name_experts.h"
 
 namespace tandem::gpu {
 
@@ -24,6 +25,7 @@ struct RouterArgs {
   // The routes.
   std::size_t used = 0;
   const std::uint8_t* const* slots = nullptr;  // [experts]
+  FetchedExperts fetched;                      // off the card, as slots says, but there for this meeting
   std::int32_t* expert = nullptr;              // [rows, used], as weight, hit, miss and log
   float* weight = nullptr;
   std::int32_t* bad_row = nullptr;  // as of route

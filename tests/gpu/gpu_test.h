@@ -6,6 +6,10 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <vector>
+
+#include "gpu/cuda_check.h"
 #include "gpu/device_buffer.h"
 
 namespace tandem::testing {
@@ -31,5 +35,25 @@ DeviceBuffer<typename Container::value_type> on_device(const Container& values) 
   buffer.upload(values.data());
   return buffer;
 }
+
+// Page-locked memory that both sides use.
+template <typename T>
+class Shared {
+ public:
+  explicit Shared(std::size_t size, T value = {}) : size_(size) {
+    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&data_), size * sizeof(T), cudaHostAllocMapped));
+    std::fill_n(data_, size, value);
+  }
+  ~Shared() { static_cast<void>(cudaFreeHost(data_)); }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+  T* get() { return data_; }
+  T& operator[](std::size_t i) { return data_[i]; }
+  std::vector<T> values() const { return {data_, data_ + size_}; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t size_;
+};
 
 }  // namespace tandem::testing

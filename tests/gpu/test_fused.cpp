@@ -217,26 +217,6 @@ TEST_F(Fused, AttentionInput) {
         }
 }
 
-// Page-locked memory that both sides use.
-template <typename T>
-class Shared {
- public:
-  explicit Shared(std::size_t size, T value = {}) : size_(size) {
-    CUDA_CHECK(cudaHostAlloc(reinterpret_cast<void**>(&data_), size * sizeof(T), cudaHostAllocMapped));
-    std::fill_n(data_, size, value);
-  }
-  ~Shared() { static_cast<void>(cudaFreeHost(data_)); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-  T* get() { return data_; }
-  T& operator[](std::size_t i) { return data_[i]; }
-  std::vector<T> values() const { return {data_, data_ + size_}; }
-
- private:
-  T* data_ = nullptr;
-  std::size_t size_;
-};
-
 // Rows of the crew are waited for, where one missed, and read where they are, in page-locked memory.
 TEST_F(Fused, CombineWithTheCrewsRows) {
   Random random(98);

@@ -106,6 +106,34 @@ TEST(GpuMachine, ExpertsComputedOnBothSides) {
   EXPECT_GT(ops->experts_compared(), most * 8 / 10);
 }
 
+// Single rows and windows in recorded passes, with experts that stay and that move: fetched ahead, never, and as it
+// pays.
+TEST(GpuMachine, FetchedExpertsGiveTheSameLogits) {
+  SKIP_WITHOUT_MACHINE();
+  const auto cpu = make_cpu_ops(1);
+  Pipeline reference(nano(), *cpu, kLongest);
+  const std::string expected = chunked(reference, kLongest);
+  for (const FetchAhead how : {FetchAhead::kOn, FetchAhead::kAuto, FetchAhead::kOff})
+    for (const AdaptMode mode : {AdaptMode::kOff, AdaptMode::kLru})
+      for (const std::size_t chunk : {1UL, 3UL, 16UL}) {
+        const auto ops = make_model_machine(2);
+        LoadOptions load = every_second_expert();
+        load.fetch_ahead = how;
+        load.adapt.mode = mode;
+        Pipeline pipeline(nano(), *ops, kLongest, load);
+        EXPECT_EQ(chunked(pipeline, chunk), expected) << "chunks of " << chunk;
+        pipeline.experts()->verify();
+        const FetchCounts& counts = ops->fetching()->counts();
+        EXPECT_LE(counts.asked, counts.copies);
+        if (how == FetchAhead::kOff) {
+          EXPECT_EQ(counts.copies, 0U);
+          continue;
+        }
+        EXPECT_GT(counts.copies, 100U) << "chunks of " << chunk;
+        EXPECT_GT(counts.asked, counts.copies / 10) << "chunks of " << chunk;
+      }
+}
+
 // Long passes, in parts and whole, whose experts off the card are sent to it or left to the crew: the CPU's logits.
 TEST(GpuMachine, LongPassesStreamTheirExpertsOrMeetTheCrew) {
   SKIP_WITHOUT_MACHINE();

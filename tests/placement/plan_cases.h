@@ -112,6 +112,7 @@ inline PlanInput small_input(Random& random, bool equal_sizes, int max_experts =
   input.policy.memory.vram_reserve = 0;
   input.policy.memory.ram_reserve = kMiB;
   input.policy.adapt.mode = pick(random, 0, 1) == 0 ? AdaptMode::kOff : AdaptMode::kSwaps;
+  input.policy.adapt.fetch_ahead = FetchAhead::kOff;  // the choice of experts does not know of it
   input.card = true;
   const std::int64_t all = 16 * kMiB * banks * shape.experts / 8;
   input.hardware.gpu->vram_total = 0;

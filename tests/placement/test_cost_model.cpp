@@ -163,6 +163,7 @@ TEST(CostModel, WorkersOfTheCrew) {
 // A round of w rows, written out from docs/placement.md.
 TEST(CostModel, ARoundTermByTerm) {
   PlanInput input = real_input();
+  input.policy.adapt.fetch_ahead = FetchAhead::kOff;
   input.hardware.cpu.start_us = 3;
   ExpertPlacement placement = all_in_ram(49, 512);
   for (int b = 0; b < 49; ++b)

@@ -47,7 +47,7 @@ Hardware full() {
   h.ram.huge_pages = true;
   h.disk = {412.5, 3.25};
   h.gpu = Hardware::Gpu{
-      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.35, 0.77,
+      "NVIDIA GeForce RTX 3090", "sm_86", 24 * kGiB, 23 * kGiB + 1, 936.2, 26.9, 25.1, 2.5, 0.9, 0.35, 7.5, 0.77,
       {{"IQ3_S", 812.5}},        284,     {}};
   return h;
 }
@@ -86,6 +86,7 @@ void expect_equal(const Hardware& a, const Hardware& b) {
   EXPECT_EQ(a.gpu->handoff_us, b.gpu->handoff_us);
   EXPECT_EQ(a.gpu->kernel_us, b.gpu->kernel_us);
   EXPECT_EQ(a.gpu->row_us, b.gpu->row_us);
+  EXPECT_EQ(a.gpu->fetch_us, b.gpu->fetch_us);
   EXPECT_EQ(a.gpu->efficiency, b.gpu->efficiency);
   EXPECT_EQ(a.gpu->expert_gbps, b.gpu->expert_gbps);
   EXPECT_EQ(a.gpu->int8_tops, b.gpu->int8_tops);
@@ -103,6 +104,7 @@ TEST(Hardware, FasterScalesRatesAndFixedCosts) {
   EXPECT_EQ(twice.gpu->handoff_us, 1.25);
   EXPECT_EQ(twice.gpu->kernel_us, 0.45);
   EXPECT_EQ(twice.gpu->row_us, 0.175);
+  EXPECT_EQ(twice.gpu->fetch_us, base.gpu->fetch_us / 2);
   // Sizes and shares stay.
   EXPECT_EQ(twice.gpu->efficiency, base.gpu->efficiency);
   EXPECT_EQ(twice.cpu.row_cost, base.cpu.row_cost);

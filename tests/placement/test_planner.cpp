@@ -31,6 +31,7 @@ PlanInput constrained_input(Random& random) {
     policy.bans = random_ranges(random, input.model.shape, half, input.model.shape.experts - 1);
   if (pick(random, 0, 2) == 0) policy.floor_per_layer = pick(random, 0, input.model.shape.experts);
   if (pick(random, 0, 2) == 0) policy.memory.slots = pick(random, 0, 40);
+  if (pick(random, 0, 2) == 0) policy.adapt.fetch_ahead = static_cast<FetchAhead>(pick(random, 0, 1));
   if (pick(random, 0, 2) == 0) policy.memory.ram = input.model.weights.embedding + pick(random, 0, 120) * kMiB / 2;
   if (pick(random, 0, 3) == 0) input.hardware.disk.large_read_gbps = 0;
   policy.ngram_place = static_cast<NgramPlace>(pick(random, 0, 2));

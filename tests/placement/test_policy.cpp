@@ -47,6 +47,7 @@ TEST(Policy, DefaultsOfAnEmptyMap) {
   EXPECT_EQ(p.adapt.half_life_rows, 2000);
   EXPECT_EQ(p.adapt.margin, 1.3);
   EXPECT_FALSE(p.adapt.save_slots);
+  EXPECT_EQ(p.adapt.fetch_ahead, FetchAhead::kAuto);
   EXPECT_EQ(p.ngram_place, NgramPlace::kAuto);
   EXPECT_FALSE(p.crew.workers.has_value());
   EXPECT_EQ(p.crew.cores, CrewCores::kPerformance);
@@ -85,7 +86,7 @@ experts:
   bans:
     - {layers: 5, experts: 0-500}
   floor_per_layer: 16
-adapt: {mode: lfu, swaps_per_round: 9, half_life_rows: 1e3, margin: 2, save_slots: true}
+adapt: {mode: lfu, swaps_per_round: 9, half_life_rows: 1e3, margin: 2, save_slots: true, fetch_ahead: off}
 ngram: {place: disk}
 crew: {workers: 6, cores: all, pin: false, lock_memory: false}
 drafting: {mtp: false, lookup: false, depth: 0, vocabulary: 32768, vocabulary_from: letters.txt}
@@ -129,6 +130,7 @@ lossy: {biased_acceptance: true, tail_route_skip: 0.125}
   EXPECT_EQ(p.adapt.half_life_rows, 1000);
   EXPECT_EQ(p.adapt.margin, 2);
   EXPECT_TRUE(p.adapt.save_slots);
+  EXPECT_EQ(p.adapt.fetch_ahead, FetchAhead::kOff);
   EXPECT_EQ(p.ngram_place, NgramPlace::kDisk);
   EXPECT_EQ(p.crew.workers, 6);
   EXPECT_EQ(p.crew.cores, CrewCores::kAll);

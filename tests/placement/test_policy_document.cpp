@@ -32,8 +32,8 @@ TEST(PolicyDocument, DefaultsAreThoseOfTheProgram) {
     keys.insert(match[1]);
     if (match[3].matched) defaults[match[1]] = match[3];
   }
-  EXPECT_EQ(keys.size(), 33U);
-  EXPECT_EQ(defaults.size(), 28U);
+  EXPECT_EQ(keys.size(), 34U);
+  EXPECT_EQ(defaults.size(), 29U);
   for (const auto& [key, value] : defaults) {
     const std::size_t dot = key.find('.');
     const std::string text = dot == std::string::npos
@@ -54,6 +54,7 @@ TEST(PolicyDocument, DefaultsAreThoseOfTheProgram) {
     EXPECT_EQ(p.adapt.half_life_rows, q.adapt.half_life_rows);
     EXPECT_EQ(p.adapt.margin, q.adapt.margin);
     EXPECT_EQ(p.adapt.save_slots, q.adapt.save_slots);
+    EXPECT_EQ(p.adapt.fetch_ahead, q.adapt.fetch_ahead);
     EXPECT_EQ(p.ngram_place, q.ngram_place);
     EXPECT_EQ(p.crew.workers, q.crew.workers);
     EXPECT_EQ(p.crew.cores, q.crew.cores);

@@ -324,9 +324,11 @@ TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   for (const char* line : {
            "real.gguf on test machine, policy default\n",
            "  KV cache             832 MiB   32,768 positions, 16 bits; half of it lent to 130 experts\n",
-           "  on the card       5,799 of 25,088 while text is generated: 5,022 in slots, 777 in lent memory\n",
-           "  conversation      23.6 % hits, 14.5 tok/s at its start, 22.6 % hits, 14.5 tok/s when the context\n",
+           "  on the card       5,785 of 25,088 while text is generated: 5,008 in slots, 777 in lent memory\n",
+           "  conversation      23.6 % hits, 14.7 tok/s at its start, 22.5 % hits, 14.7 tok/s when the context\n",
            "  reserve              512 MiB   left alone\n",
+           "  fetch buffers       39.9 MiB\n",
+           "  Without drafts, 21 of the experts that the card lacks are fetched ahead of their layers, so that\n",
            " of 25,088 experts, ",
            "  n-gram table        26.8 GiB   read row by row\n",
            "  likely by         nothing: no census, every expert counts the same\n",
