@@ -96,7 +96,8 @@ void CudaOps::name_experts(const BankRef& ref, const Activation& a, std::size_t 
   const auto next = static_cast<std::size_t>(ref.bank) + 1;
   if (next >= experts.routers.size()) return;
   const WeightView& router = experts.routers[next];
-  if (dtype_info(router.type).kind != DTypeKind::kFloat || router.cols != a.x.cols) return;
+  const ExpertBlobLayout* const layout = ref.store()->layout(static_cast<int>(next));
+  if (layout == nullptr || dtype_info(router.type).kind != DTypeKind::kFloat || router.cols != a.x.cols) return;
   gpu::NameArgs args = fetch_.names(index, a.x.rows, router.rows, &numbers_.data()->first_meeting);
   args.type = float_type(router.type);
   args.router.weights = weights_.data(router), args.router.n = router.rows, args.router.scale = router.scale;
@@ -104,7 +105,7 @@ void CudaOps::name_experts(const BankRef& ref, const Activation& a, std::size_t 
   args.used = used;
   args.slots = experts.slots.data() + next * router.rows;
   gpu::name_experts(args, sides_.fork(kNames));
-  now_.fetches[index] = {experts.ram.data() + next * router.rows, ref.store()->layout(static_cast<int>(next))->bytes};
+  now_.fetches[index] = {experts.ram.data() + next * router.rows, layout->bytes};
 }
 
 void CudaOps::expert_ffn(const ExpertBank& bank, const Routes& routes, const Activation& a, Rows y) {

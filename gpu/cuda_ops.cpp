@@ -129,7 +129,8 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     experts->moves = std::numeric_limits<std::uint64_t>::max();  // not there yet
     if (graphs_ && options.fetch_ahead != FetchAhead::kOff && store->has_card() && store->ram_pinned()) {
       std::size_t largest = 0;
-      for (int b = 0; b < store->banks(); ++b) largest = std::max(largest, store->layout(b)->bytes);
+      for (int b = 0; b < store->banks(); ++b)
+        if (const ExpertBlobLayout* layout = store->layout(b)) largest = std::max(largest, layout->bytes);
       if (fetch_.reserve(largest, static_cast<std::size_t>(shape.experts), keys.size())) forget_records();
       fetch_.set_how(options.fetch_ahead);
     }
