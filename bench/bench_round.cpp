@@ -106,6 +106,7 @@ int run(int argc, char** argv) {
     LoadOptions load;
     load.placement = run_placement(model, options, residency);
     load.fetch_ahead = options.how();
+    load.fetch_seconds = card->fetch_us * 1e-6;
     const auto load_start = std::chrono::steady_clock::now();
     Pipeline pipeline(model, *ops, std::max(kMaxWindow, options.prompt), load);
     const double loaded = std::chrono::duration<double>(std::chrono::steady_clock::now() - load_start).count();

@@ -80,7 +80,7 @@ std::int64_t CudaOps::router(std::span<const Product> products, const Activation
     args.meeting = open_meeting(*plan.bank, plan.misses, a.x.cols, plan.log);
     args.quantized = {a.q.q, a.q.d, a.q.s, a.x.cols};
   }
-  if (split.misses && recording_ && fetching_) {
+  if (split.misses && recording_ && fetching_ && ref.experts->fetches) {
     args.fetched = fetch_.fetched(args.meeting.index);
     name_experts(ref, a, args.used);
   }

@@ -54,7 +54,7 @@ CudaOps::CudaOps(const GpuOptions& options)
       weights_(memory_),
       handoff_(memory_),
       expert_stream_(stream_),
-      fetch_(memory_),
+      fetch_(memory_, records_),
       numbers_(memory_, 1),
       flags_(memory_, kFlags),
       arrived_(memory_, 1),
@@ -79,7 +79,9 @@ std::string CudaOps::describe() const {
   return fmt::format("{} (cuda:{}){}, with {}", name_, device_, graphs_ ? "" : ", no graphs", crew_->describe());
 }
 std::vector<std::string> CudaOps::warnings() const {
-  return crew_->warnings();
+  std::vector<std::string> all = crew_->warnings();
+  if (!fetch_warning_.empty()) all.push_back(fetch_warning_);
+  return all;
 }
 
 LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
@@ -127,13 +129,8 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
     for (const LayerWeights& layer : model.layers) experts->routers.push_back(layer.moe.router);
     experts->slots = Staged<const std::uint8_t*>(memory_, keys.size() * static_cast<std::size_t>(shape.experts));
     experts->moves = std::numeric_limits<std::uint64_t>::max();  // not there yet
-    if (graphs_ && options.fetch_ahead != FetchAhead::kOff && store->has_card() && store->ram_pinned()) {
-      std::size_t largest = 0;
-      for (int b = 0; b < store->banks(); ++b)
-        if (const ExpertBlobLayout* layout = store->layout(b)) largest = std::max(largest, layout->bytes);
-      if (fetch_.reserve(largest, static_cast<std::size_t>(shape.experts), keys.size())) forget_records();
-      fetch_.set_how(options.fetch_ahead);
-    }
+    if (graphs_ && options.fetch_ahead != FetchAhead::kOff && store->has_card() && store->ram_pinned())
+      start_fetching(*experts, *store, options);
     for (std::size_t b = 0; b < keys.size(); ++b) banks_[keys[b]] = {experts, static_cast<int>(b)};
     crew_->share_experts(model, store);
   }
@@ -155,6 +152,27 @@ LoadedModel CudaOps::load(const Model& model, const LoadOptions& options) {
   meeting_room_ = {std::max(meeting_room_.used, used), std::max(meeting_room_.hidden, hidden),
                    std::max(meeting_room_.meetings, keys.size())};
   return loaded;
+}
+
+// A judge that other experts have is kept: the crew is the same.
+void CudaOps::start_fetching(Experts& experts, const ExpertStore& store, const LoadOptions& options) {
+  if (!fetch_.possible()) {
+    fetch_warning_ =
+        "the driver cannot write a word behind a copy (cuStreamBatchMemOp), so experts are not fetched ahead, which "
+        "can "
+        "cost a tenth of the speed. Fix: a newer driver, or adapt.fetch_ahead: off in the policy for no such warning";
+    return;
+  }
+  std::size_t largest = 0;
+  for (int b = 0; b < store.banks(); ++b)
+    if (const ExpertBlobLayout* layout = store.layout(b)) largest = std::max(largest, layout->bytes);
+  if (fetch_.reserve(largest, static_cast<std::size_t>(experts.experts), static_cast<std::size_t>(store.banks())))
+    forget_records();
+  experts.fetches = true;
+  const bool others = std::any_of(banks_.begin(), banks_.end(), [](const auto& entry) {
+    return entry.second.experts->fetches && !entry.second.experts->store.expired();
+  });
+  if (!others) fetch_.set_how(options.fetch_ahead, options.fetch_seconds);
 }
 
 // ---- passes ---------------------------------------------------------------------------------------------------------
@@ -327,13 +345,13 @@ std::optional<BadValue> CudaOps::run_pass(const PassKey& key, const PassNumbers&
     records_.record(key, [&] { launch(body); });
     recorded_[key] = now_;
   }
-  records_.start(key);
   Recorded& pass = recorded_.at(key);
   fetch_.begin(on_card.first_meeting, pass.fetches);
   struct Fetching {
     ExpertFetch& fetch;
     ~Fetching() { fetch.end(); }
   } const fetching{fetch_};
+  records_.start(key);
   CHECK(pass.waits_for_late == late.has_value(),
         "late inputs that the pass does not wait for, or none for one that does");
   try {

@@ -123,6 +123,7 @@ class CudaOps : public Ops {
     // What can be fetched ahead: [banks * experts], page-locked, of those off the card. And what names it, by bank.
     std::vector<const std::uint8_t*> ram;
     std::vector<WeightView> routers;
+    bool fetches = false;  // they may be fetched ahead
     std::uint64_t moves = 0;
     int experts = 0, trunk_banks = 0;
     std::size_t used = 0, ff = 0;
@@ -180,6 +181,7 @@ class CudaOps : public Ops {
   DeviceTiles tiles(const WeightView& w) const;
   void product_group(std::span<const Product> group, const Activation& a, DeviceStream stream);
   void refresh_slots();
+  void start_fetching(Experts& experts, const ExpertStore& store, const LoadOptions& options);
   // Returns the rows of the pass that may meet the crew.
   std::size_t prepare_long_pass(const PassKey& key);
   void reserve_gemm(std::size_t pairs, const Experts& experts);
@@ -211,6 +213,7 @@ class CudaOps : public Ops {
   ExpertStream expert_stream_;
   ExpertFetch fetch_;
   bool fetching_ = false;                                   // in the passes that are recorded
+  std::string fetch_warning_;                               // why nothing is fetched though it was asked for
   std::unordered_map<const std::uint8_t*, BankRef> banks_;  // by the address of a bank's first gate matrix
   Staged<Numbers> numbers_;
   Staged<std::int32_t> flags_;

@@ -37,23 +37,32 @@ std::uint32_t acquire(std::uint8_t* word) {
   return std::atomic_ref<std::uint32_t>(*reinterpret_cast<std::uint32_t*>(word)).load(std::memory_order_acquire);
 }
 
-// From the driver's library, which is only there on machines with a card.
+// From the driver's library, which is only there on machines with a card; null: it has none.
 using BatchMemOp = CUresult (*)(CUstream, unsigned int, CUstreamBatchMemOpParams*, unsigned int);
 BatchMemOp batch_mem_op() {
   static const BatchMemOp function = [] {
     void* found = nullptr;
     cudaDriverEntryPointQueryResult result{};
+#if CUDART_VERSION >= 12050
     CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuStreamBatchMemOp", &found, 12000, cudaEnableDefault, &result));
-    CHECK(result == cudaDriverEntryPointSuccess && found != nullptr, "no cuStreamBatchMemOp in the driver: {}",
-          static_cast<int>(result));
-    return reinterpret_cast<BatchMemOp>(found);
+#else
+    CUDA_CHECK(cudaGetDriverEntryPoint("cuStreamBatchMemOp", &found, cudaEnableDefault, &result));
+#endif
+    return result == cudaDriverEntryPointSuccess ? reinterpret_cast<BatchMemOp>(found) : nullptr;
   }();
   return function;
+}
+CUstreamBatchMemOpParams write_word(std::uint32_t* to, std::uint32_t value) {
+  CUstreamBatchMemOpParams params{};
+  params.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
+  params.writeValue.address = reinterpret_cast<CUdeviceptr>(to);
+  params.writeValue.value = value;
+  return params;
 }
 
 }  // namespace
 
-ExpertFetch::ExpertFetch(CudaMemory& memory) : memory_(memory) {
+ExpertFetch::ExpertFetch(CudaMemory& memory, const PassGraphs& graphs) : memory_(memory), graphs_(graphs) {
   CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
 }
 ExpertFetch::~ExpertFetch() {
@@ -61,26 +70,37 @@ ExpertFetch::~ExpertFetch() {
   static_cast<void>(cudaStreamDestroy(stream_));
 }
 
+bool ExpertFetch::possible() {
+  if (batch_mem_op() == nullptr) return false;
+  const std::shared_ptr<std::uint8_t> word = memory_.allocate_staging(kHostLine);
+  CUstreamBatchMemOpParams write = write_word(reinterpret_cast<std::uint32_t*>(word.get()), 1);
+  if (batch_mem_op()(stream_, 1, &write, 0) != CUDA_SUCCESS) return false;
+  CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return acquire(word.get()) == 1;
+}
+
 bool ExpertFetch::reserve(std::size_t bytes, std::size_t experts, std::size_t meetings) {
   if (card_ && bytes <= bytes_ && experts <= experts_ && meetings <= meetings_) return false;
-  bytes_ = std::max(bytes_, (bytes + 255) / 256 * 256);
-  experts_ = std::max(experts_, experts), meetings_ = std::max(meetings_, meetings);
-  const std::size_t total = 2 * gpu::kNames * bytes_ + gpu::kRouterRows * experts_ * sizeof(float) + kWords;
-  CHECK(std::cmp_equal(total, fetch_bytes(static_cast<std::int64_t>(bytes_), static_cast<std::int64_t>(experts_))),
+  bytes = std::max(bytes_, (bytes + 255) / 256 * 256);
+  experts = std::max(experts_, experts), meetings = std::max(meetings_, meetings);
+  const std::size_t total = 2 * gpu::kNames * bytes + gpu::kRouterRows * experts * sizeof(float) + kWords;
+  CHECK(std::cmp_equal(total, fetch_bytes(static_cast<std::int64_t>(bytes), static_cast<std::int64_t>(experts))),
         "{} bytes to fetch experts with", total);
-  card_ = memory_.allocate(total);
-  host_ = memory_.allocate_staging(2 * kHostLine + meetings_ * gpu::kNames * sizeof(std::int32_t));
-  std::memset(host_.get(), 0, 2 * kHostLine);
+  std::shared_ptr<std::uint8_t> card = memory_.allocate(total);
+  std::shared_ptr<std::uint8_t> host =
+      memory_.allocate_staging(2 * kHostLine + meetings * gpu::kNames * sizeof(std::int32_t));
+  std::memset(host.get(), 0, 2 * kHostLine);
   CUDA_CHECK(cudaDeviceSynchronize());  // the card's memory is zeroed by the machine's stream, and written by ours
+  card_ = std::move(card), host_ = std::move(host);
+  bytes_ = bytes, experts_ = experts, meetings_ = meetings;
   seen_.assign(experts_, 0);
   issued_ = ended_ = 0;
   return true;
 }
 
-void ExpertFetch::set_how(FetchAhead how) {
+void ExpertFetch::set_how(FetchAhead how, double cost) {
   CHECK(how == FetchAhead::kOff || card_, "experts are to be fetched, and there is no room for them");
-  if (how != FetchAhead::kOff) batch_mem_op();
-  judge_ = FetchJudge(how);
+  judge_ = FetchJudge(how, cost);
 }
 
 std::uint32_t* ExpertFetch::tags(std::uint32_t index) const {
@@ -129,18 +149,12 @@ void ExpertFetch::begin(std::uint32_t first_number, std::span<Bank> banks) {
 
 void ExpertFetch::copy(std::uint32_t number, std::size_t place, const std::uint8_t* from) {
   const std::uint32_t index = number - first_;
+  CHECK(banks_[index].bytes <= bytes_, "an expert of {} bytes for a place of {}", banks_[index].bytes, bytes_);
   CUDA_CHECK(cudaMemcpyAsync(card_.get() + (index % 2 * gpu::kNames + place) * bytes_, from, banks_[index].bytes,
                              cudaMemcpyHostToDevice, stream_));
-  const auto write = [](std::uint32_t* to, std::uint32_t value) {
-    CUstreamBatchMemOpParams params{};
-    params.writeValue.operation = CU_STREAM_MEM_OP_WRITE_VALUE_32;
-    params.writeValue.address = reinterpret_cast<CUdeviceptr>(to);
-    params.writeValue.value = value;
-    return params;
-  };
   CUstreamBatchMemOpParams writes[] = {
-      write(tags(index) + place, number),
-      write(reinterpret_cast<std::uint32_t*>(host_.get() + kHostLine), ++issued_),
+      write_word(tags(index) + place, number),
+      write_word(reinterpret_cast<std::uint32_t*>(host_.get() + kHostLine), ++issued_),
   };
   const CUresult result = batch_mem_op()(stream_, 2, writes, 0);
   CHECK(result == CUDA_SUCCESS, "cuStreamBatchMemOp: error {}", static_cast<int>(result));
@@ -178,7 +192,7 @@ void ExpertFetch::poll(std::uint32_t number) {
   Named& named = this->named(number);
   if (named.number != number || named.next == gpu::kNames || named.experts[named.next] < 0) return;
   // One that runs and one behind it, so that the engine is kept busy.
-  if (issued_ - ended_ >= 2) return;
+  if (issued_ - ended_ >= 2 || graphs_.launching()) return;
   Bank& bank = banks_[number - first_];
   const double wait = bank.wait[computed_ ? 1 : 0];
   if (wait > 0 && before + copy_seconds_ > wait - seconds_between(waits_since_, now)) return;

@@ -22,21 +22,25 @@
 
 #include "gpu/cuda_memory.h"
 #include "gpu/kernels/name_experts.h"
+#include "gpu/pass_graphs.h"
 #include "placement/fetch_ahead.h"
 
 namespace tandem {
 
 class ExpertFetch {
  public:
-  explicit ExpertFetch(CudaMemory& memory);
+  ExpertFetch(CudaMemory& memory, const PassGraphs& graphs);
   ~ExpertFetch();
   ExpertFetch(const ExpertFetch&) = delete;
   ExpertFetch& operator=(const ExpertFetch&) = delete;
 
+  // Whether the driver can do what it takes.
+  bool possible();
   // Room for banks of `experts` of at most `bytes`, and for passes of `meetings`. Grows only; not within a pass.
   // Returns whether it had to: then what was recorded names memory that is not used any more.
   bool reserve(std::size_t bytes, std::size_t experts, std::size_t meetings);
-  void set_how(FetchAhead how);  // begins to judge anew. REQUIRES reserve()
+  // Begins to judge anew. REQUIRES reserve() and possible() unless it is off.
+  void set_how(FetchAhead how, double cost = kFetchSeconds);
   const FetchJudge& judge() const { return judge_; }
 
   // For the kernels of a pass; index: of the meeting that experts are named for. first_number: in the card's memory.
@@ -54,7 +58,8 @@ class ExpertFetch {
   };
   // A pass, banks by meeting, until end(). No banks: nothing is fetched in it, and the crew is watched all the same.
   void begin(std::uint32_t first_number, std::span<Bank> banks);
-  // By the thread that waits for meeting `number`: as it begins, and then again and again.
+  // By the thread that waits for meeting `number`: as it begins, and then again and again. No call of CUDA's is made
+  // while the pass is being launched: one could wait for the launch, which may wait for the card, and that for us.
   void wait_begins() { waits_since_ = Clock::now(); }
   void poll(std::uint32_t number);
   // The meeting has come: the experts that its rows ask for, -1 for none, and those of them that the crew computes.
@@ -78,6 +83,7 @@ class ExpertFetch {
   double copies_end(Clock::time_point now);  // seconds from now on
 
   CudaMemory& memory_;
+  const PassGraphs& graphs_;
   DeviceStream stream_ = nullptr;
   std::size_t bytes_ = 0, experts_ = 0, meetings_ = 0;
   std::shared_ptr<std::uint8_t> card_, host_;  // places, logits, words; what both sides see

@@ -73,7 +73,8 @@ void Handoff::wait_for(std::uint32_t number, ExpertFetch* fetch) const {
     if (fetch != nullptr) fetch->poll(number);
     _mm_pause();
   }
-  // No call of CUDA here: it could wait for the thread that launches the pass, which may wait for us.
+  // No call of CUDA here: it could wait for the thread that launches the pass, which may wait for us. ExpertFetch::poll
+  // makes some, and waits until that thread is done.
   const auto give_up = std::chrono::steady_clock::now() + kPatience;
   while (!reached(doorbell.load(std::memory_order_acquire), number)) {
     CHECK(std::chrono::steady_clock::now() < give_up,
@@ -106,7 +107,7 @@ double Handoff::serve(const Meeting& meeting, std::uint32_t first_number, Ops& c
   crew.finish_experts();
   std::atomic_ref<std::uint32_t>(*area_.answer).store(number, std::memory_order_release);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (fetch != nullptr) fetch->computed(seconds);
+  if (fetch != nullptr && meeting.asked != nullptr) fetch->computed(seconds);
   return seconds;
 }
 

@@ -1,6 +1,6 @@
 // The meeting of card and crew within a pass: the card publishes the routes whose expert it does not have, with the
-// quantised rows, and goes on; the crew computes them; the card takes the results when it needs them. No call of the
-// host's lies in between.
+// quantised rows, and goes on; the crew computes them; the card takes the results when it needs them. No call of
+// CUDA's is needed in between.
 //
 // Memory. Everything lies in page-locked host memory that both sides map. Per meeting (one layer of a pass):
 //   card: writes miss ids, rows and their number, each thread fences (__threadfence_system), the block meets, one

@@ -31,6 +31,7 @@ class PassGraphs {
   // Begins to put the record on the stream, in its own thread; until finish() returns nothing else may be put there.
   // REQUIRES has(key).
   void start(const PassKey& key);
+  bool launching() const { return wanted_.load(std::memory_order_acquire) != nullptr; }
   void finish();  // returns when all of it is on the stream
   void clear();   // REQUIRES that none is running
   std::size_t size() const { return graphs_.size(); }

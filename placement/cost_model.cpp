@@ -227,7 +227,7 @@ double CostModel::stage_seconds(int bank, const BankLoad& load) const {
 
 CostModel::Fetched CostModel::fetched(int bank, const BankLoad& load, double window) const {
   Fetched all{load, 0, 0};
-  // The first layer has none before it that names its experts, and the draft block's passes are not recorded as one.
+  // Nobody names experts of the first layer, or of the draft block, whose passes are of one layer each.
   if (bank == 0 || bank >= input_.model.shape.layers || load.misses <= 0 || pcie_rate_ <= 0) return all;
   const double copy = as_double(input_.model.expert_bytes[static_cast<std::size_t>(bank)]) / pcie_rate_;
   all.copies = expected_least(load.misses, std::min<double>(kNamedExperts, kFetchShare * window / copy));

@@ -1,5 +1,7 @@
 #include "placement/fetch_ahead.h"
 
+#include <algorithm>
+
 #include "placement/footprint.h"
 
 namespace tandem {
@@ -7,7 +9,10 @@ namespace {
 
 constexpr double kRemembered = 4096;      // copies, and experts of the crew, that count in full
 constexpr std::uint64_t kEvidence = 512;  // that a change needs: some ten passes
-constexpr double kClearly = 1.2;          // times more, or less, than a copy costs
+// Experts of the crew before the first trial, some 300 passes of a few rows; at most, some 20,000; and copies after
+// which what was said of earlier trials is forgotten.
+constexpr std::uint64_t kFirstTrial = 1 << 15, kLastTrial = 1 << 21, kSettled = 1 << 14;
+constexpr double kClearly = 1.2;  // times more, or less, than a copy costs
 
 }  // namespace
 
@@ -32,10 +37,23 @@ void FetchJudge::count(const FetchCounts& fetched, std::uint64_t crew_experts, d
   if (experts_ > kRemembered) experts_ /= 2, seconds_ /= 2;
   if (how_ != FetchAhead::kAuto) return;
   since_ += on_ ? fetched.copies : crew_experts;
-  if (since_ < kEvidence) return;
-  const bool change = on_ ? gain() * kClearly < kFetchSeconds : gain() > kFetchSeconds * kClearly;
-  if (!change) return;
-  on_ = !on_;
+  if (since_ < kEvidence || experts_ == 0) return;
+  if (on_) {
+    if (gain() * kClearly < cost_)
+      turn(false);
+    else if (since_ > kSettled)
+      patience_ = 0;
+  } else if (gain() > cost_ * kClearly) {
+    turn(true);
+  } else if (since_ >= patience_) {
+    copies_ = asked_ = 0;  // of the trial alone
+    turn(true);
+  }
+}
+
+void FetchJudge::turn(bool on) {
+  if (!on) patience_ = std::clamp(2 * patience_, kFirstTrial, kLastTrial);
+  on_ = on;
   since_ = 0;
 }
 

@@ -31,11 +31,13 @@ struct FetchCounts {
 
 // Decides by what passes have shown. A copy saves the crew an expert where it is right:
 //   gain = asked / copies * seconds of the crew / experts that it computed
-// and pays where that is more than kFetchSeconds. Begins with fetching, leaves off and begins again when it is clearly
-// so.
+// and pays where that is more than a copy costs. Begins with fetching and leaves off where it clearly does not pay;
+// begins again when the crew has clearly become slower, and, since how many are asked for is not seen meanwhile, for a
+// trial after ever longer times.
 class FetchJudge {
  public:
-  explicit FetchJudge(FetchAhead how = FetchAhead::kOff) : how_(how), on_(how != FetchAhead::kOff) {}
+  explicit FetchJudge(FetchAhead how = FetchAhead::kOff, double cost = kFetchSeconds)
+      : how_(how), cost_(cost), on_(how != FetchAhead::kOff) {}
   bool on() const { return on_; }
   // Of a pass that has ended; crew_experts: different ones in each list.
   void count(const FetchCounts& fetched, std::uint64_t crew_experts, double crew_seconds);
@@ -43,12 +45,16 @@ class FetchJudge {
   double gain() const;  // seconds; 0: nothing is known yet
 
  private:
+  void turn(bool on);
+
   FetchAhead how_;
+  double cost_;  // seconds of a copy
   bool on_;
   FetchCounts all_;
   // What is decided by: sums of which the older part counts less and less.
   double copies_ = 0, asked_ = 0, experts_ = 0, seconds_ = 0;
-  std::uint64_t since_ = 0;  // copies, or experts of the crew while nothing is fetched, since the last change
+  std::uint64_t since_ = 0;     // copies, or experts of the crew while nothing is fetched, since the last change
+  std::uint64_t patience_ = 0;  // experts of the crew until the next trial; 0: the first time
 };
 
 }  // namespace tandem

@@ -134,6 +134,7 @@ std::unique_ptr<Pipeline> make_pipeline(const EngineOptions& options, const Poli
     load.placement = report.plan.placement;
     load.adapt = adapt_settings(policy);
     load.fetch_ahead = policy.adapt.fetch_ahead;
+    if (report.input.hardware.gpu) load.fetch_seconds = report.input.hardware.gpu->fetch_us * 1e-6;
     load.lending = plan_lending(report.plan);
     load.movable = movable_experts(policy, load.placement->banks, load.placement->experts);
     load.lock_memory = policy.crew.lock_memory && report.plan.slots > 0;

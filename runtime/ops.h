@@ -178,6 +178,7 @@ struct LoadOptions {
   std::optional<ExpertPlacement> placement;  // empty: every expert in RAM
   AdaptSettings adapt;
   FetchAhead fetch_ahead = FetchAhead::kAuto;  // where a machine can
+  double fetch_seconds = kFetchSeconds;        // what a copy costs the card
   std::vector<bool> movable;                   // [banks * experts]; empty: all
   Lending lending;                             // of the card's memory that only longer passes than lending.rows need
   bool lock_memory = false;                    // keep the experts in RAM locked
@@ -255,7 +256,7 @@ class Ops {
   virtual std::size_t card_bytes() const { return 0; }
   // Experts that were computed twice, on the card and by the CPU, and compared (--verify-experts).
   virtual std::uint64_t experts_compared() const { return 0; }
-  // How experts were fetched ahead (placement/fetch_ahead.h); null where the machine does not.
+  // How experts were fetched ahead (placement/fetch_ahead.h); null without a card.
   virtual const FetchJudge* fetching() const { return nullptr; }
   // Where the arguments of the operations lie.
   virtual MachineMemory& memory() { return host_memory(); }

@@ -24,6 +24,13 @@ class SmallCard : public CpuOps {
     gpu_.vram_total = total;
   }
   std::optional<Hardware::Gpu> card() const override { return gpu_; }
+  LoadedModel load(const Model& model, const LoadOptions& options) override {
+    fetch_ahead = options.fetch_ahead;
+    fetch_seconds = options.fetch_seconds;
+    return CpuOps::load(model, options);
+  }
+  FetchAhead fetch_ahead{};
+  double fetch_seconds = 0;
 
  private:
   Hardware::Gpu gpu_;
@@ -133,6 +140,23 @@ TEST_F(EngineLending, APlanIsCarriedOut) {
       EXPECT_EQ(carry_out(options(memory, kv), prompt, cache, kv == KvType::kF32 ? "6.00 MiB" : "3.00 MiB"), expected);
       if (kv == KvType::kF32) break;  // caches of twice the size leave too little of so small a card for the others
     }
+  }
+}
+
+// Whether experts are fetched ahead, and what a copy is said to cost.
+TEST_F(EngineLending, TheMachineIsToldWhatToFetch) {
+  for (const auto& [word, how] :
+       {std::pair{"auto", FetchAhead::kAuto}, {"on", FetchAhead::kOn}, {"off", FetchAhead::kOff}}) {
+    EngineOptions wanted = options("", KvType::kF16);
+    tandem::write_file(dir_ / "p.yaml", fmt::format("memory: {{vram_reserve: 0}}\nadapt: {{fetch_ahead: {}}}\n", word));
+    const SmallCard* card = nullptr;
+    const Engine engine(wanted, [&](const EngineOptions&) {
+      auto made = std::make_unique<SmallCard>();
+      card = made.get();
+      return made;
+    });
+    EXPECT_EQ(card->fetch_ahead, how) << word;
+    EXPECT_EQ(card->fetch_seconds, kFetchSeconds) << word;
   }
 }
 

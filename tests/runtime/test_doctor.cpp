@@ -313,6 +313,7 @@ TEST(DoctorReport, Json) {
   with_gpu.hardware.gpu = Hardware::Gpu{};
   with_gpu.hardware.gpu->arch = "sm_86";
   EXPECT_EQ(nlohmann::json::parse(doctor_json(with_gpu))["gpu"]["arch"], "sm_86");
+  EXPECT_EQ(nlohmann::json::parse(doctor_json(with_gpu))["gpu"].at("fetch_us"), with_gpu.hardware.gpu->fetch_us);
   EXPECT_EQ(doctor_text(with_gpu).find("no GPU"), std::string::npos);
 }
 

@@ -70,6 +70,25 @@ TEST(ExpertReport, Lines) {
 }
 
 // The waits belong to the phase of the round in which they were.
+TEST(ExpertReport, WhatWasFetchedAhead) {
+  Driven run(settings(AdaptMode::kOff, 0), thirds(1), 1);
+  const auto line = [&](const FetchJudge* judge) {
+    std::string all;
+    for (const ReportLine& l : expert_report(*run.store, {}, judge))
+      if (l.label == "fetched") all += l.text;
+    return all;
+  };
+  FetchJudge judge(FetchAhead::kAuto);
+  EXPECT_EQ(line(nullptr), "");
+  EXPECT_EQ(line(&judge), "");
+  judge.count({2000, 1500}, 100, 100 * 100e-6);
+  EXPECT_EQ(line(&judge), "2,000 experts ahead of their layers, 75 % of them asked for and there in time");
+  judge.count({2000, 500}, 1000, 1000 * 1e-6);
+  ASSERT_FALSE(judge.on());
+  EXPECT_EQ(line(&judge),
+            "4,000 experts ahead of their layers, 50 % of them asked for and there in time; left off, as one saves the "
+            "CPU 5 us only");
+}
 TEST(ExpertReport, WaitsByPhase) {
   Driven run(settings(AdaptMode::kOff, 0), thirds(1), 1);
   run.store->add_crew_wait(1.0);

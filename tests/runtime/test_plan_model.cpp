@@ -1,3 +1,6 @@
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+#include "runtime/session_options.h"
 // From a file to the planner's terms, and the report that `tandem plan` prints.
 #include "runtime/plan_model.h"
 
@@ -300,6 +303,42 @@ long faults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return usage.ru_minflt + usage.ru_majflt;
+}
+
+TEST(PlanReport, FetchingAheadAsChosen) {
+  TempDir dir;
+  PlanOptions options;
+  options.model = real_size_file(dir);
+  options.placement.hardware = dir / "machine.yaml";
+  tandem::write_file(options.placement.hardware, kMachine);
+  for (const auto& [word, how] :
+       {std::pair{"auto", FetchAhead::kAuto}, {"on", FetchAhead::kOn}, {"off", FetchAhead::kOff}}) {
+    CLI::App app;
+    options.placement.fetch_ahead.reset();
+    add_placement_flags(app, options.placement);
+    app.parse(std::string("--fetch-ahead ") + word);
+    EXPECT_EQ(options.placement.fetch_ahead, how) << word;
+    EXPECT_EQ(resolve_policy(options.placement).adapt.fetch_ahead, how) << word;
+    const PlanReport report = make_plan_report(options);
+    const bool fetches = how != FetchAhead::kOff;
+    EXPECT_EQ(plan_text(report).find("fetched ahead") != std::string::npos, fetches) << word;
+    EXPECT_EQ(plan_text(report).find("fetch buffers") != std::string::npos, fetches) << word;
+    double most = 0;
+    const auto json = nlohmann::json::parse(plan_json(report));
+    for (const auto& round : json.at("rounds")) most = std::max(most, round.at("fetched").get<double>());
+    EXPECT_EQ(most > 1, fetches) << word;
+  }
+  // By the round that the star is at.
+  PlanReport report = make_plan_report(options);
+  for (const auto& [drafts, words] :
+       {std::pair{0, "  Without drafts, 7 of"}, {1, "  With a draft, 7 of"}, {3, "  With 3 drafts, 7 of"}}) {
+    RoundTime round;
+    round.rows = 1 + drafts, round.total = 0.01, round.fetched = 7;
+    report.plan.rounds = {round};
+    report.plan.slowest.clear();
+    report.plan.fastest.clear();
+    EXPECT_NE(plan_text(report).find(words), std::string::npos) << words;
+  }
 }
 
 TEST(PlanReport, RealSizeFromTheHeaderAlone) {
