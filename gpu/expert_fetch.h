@@ -6,7 +6,7 @@
 // copies and waits of earlier passes took; behind each copy the stream writes the meeting's number to a word beside the
 // place. The next layer's router takes an expert for the card's where that word says so, and else leaves it to the
 // crew. So nothing ever waits for a copy, and when one ends changes where an expert is computed, which cannot change a
-// result. Copies read RAM while the crew does not.
+// result. Most of a copy reads RAM while the crew does not.
 //
 // Places. Two sets, for meetings with even and odd indices. A copy for meeting m begins after the card has named
 // experts for it, which comes after the experts of meeting m - 2, the last to read the set; and a copy that comes too
