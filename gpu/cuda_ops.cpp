@@ -159,8 +159,7 @@ void CudaOps::start_fetching(Experts& experts, const ExpertStore& store, const L
   if (!fetch_.possible()) {
     fetch_warning_ =
         "the driver cannot write a word behind a copy (cuStreamBatchMemOp), so experts are not fetched ahead, which "
-        "can "
-        "cost a tenth of the speed. Fix: a newer driver, or adapt.fetch_ahead: off in the policy for no such warning";
+        "can cost a tenth of the speed. Fix: a newer driver, or adapt.fetch_ahead: off in the policy for no warning";
     return;
   }
   std::size_t largest = 0;
