@@ -29,7 +29,7 @@ constexpr std::size_t kEvaluations = 4000;
 struct Options {
   std::vector<std::string> csv, models, fixed, also;
   std::string hardware, commit;
-  bool fit = false;
+  bool fit = false, unfetched = false;
   double likeness = kRowLikeness;
 };
 
@@ -259,6 +259,7 @@ void add_flags(CLI::App& app, Options& options) {
   app.add_option("--likeness", options.likeness, "of the rows of a pass (placement/cost_model.h)")
       ->capture_default_str();
   app.add_option("--commit", options.commit, "only rows of this build");
+  app.add_flag("--unfetched", options.unfetched, "rows of builds, or runs, that fetched no experts ahead");
   app.add_flag("--fit", options.fit, "look for the constants of the machine that fit best");
   app.add_option("--also", options.also, "rates of kernels to fit as well, such as cpu.expert_core_gbps.IQ3_XXS")
       ->delimiter(',');
@@ -282,6 +283,7 @@ int run(int argc, char** argv) {
     if (parts.size() > 1) known.census = parts[1];
     known.input = forecast_input(*known.model, described, known.census);
     known.input.row_likeness = options.likeness;
+    if (options.unfetched) known.input.policy.adapt.fetch_ahead = FetchAhead::kOff;
   }
   std::vector<Row> rows = read_rows(options, models);
   for (Row& row : rows) {

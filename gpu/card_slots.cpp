@@ -63,9 +63,9 @@ std::string CardSlots::pin(std::uint8_t* ram, std::size_t bytes) {
   static_cast<void>(cudaGetLastError());
   return fmt::format(
       "{} of experts in RAM could not be locked for the card, so the CPU waits for every copy of an expert that moves, "
-      "and computes long prompts' experts itself, which is several times slower than sending them to the card. Fix: "
-      "more free RAM, or no experts that move (--adapt off, and memory.lend_prompt_memory and lend_kv_cache: false in "
-      "the policy)",
+      "computes long prompts' experts itself, several times slower than if they were sent to the card, and has none "
+      "fetched ahead of its layer. Fix: more free RAM, or no experts that move (--adapt off, and "
+      "memory.lend_prompt_memory and lend_kv_cache: false in the policy)",
       format_bytes(static_cast<std::int64_t>(bytes)));
 }
 void CardSlots::unpin(std::uint8_t* ram) {

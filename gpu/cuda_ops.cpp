@@ -246,16 +246,17 @@ void CudaOps::refresh_slots() {
     const bool all_before = std::exchange(experts.all_on_card, true);
     experts.can_stream.assign(static_cast<std::size_t>(store->banks()), false);
     const std::uint8_t** table = experts.slots.host();
-    experts.ram.assign(experts.slots.size(), nullptr);
+    if (experts.fetches) experts.ram.resize(experts.slots.size());
+    std::size_t i = 0;
     for (int b = 0; b < store->banks(); ++b) {
       bool can_stream = store->layout(b) != nullptr && can_gemm_experts(*store->layout(b));
-      for (int e = 0; e < experts.experts; ++e) {
+      for (int e = 0; e < experts.experts; ++e, ++i) {
         const bool here = store->on_card(b, e);
+        const std::uint8_t* const blob = store->blob(b, e);
         experts.all_on_card = experts.all_on_card && here;
-        can_stream = can_stream && store->blob(b, e) != nullptr;  // else it is in the file
-        if (!here && store->ram_pinned())
-          experts.ram[static_cast<std::size_t>(table - experts.slots.host())] = store->blob(b, e);
-        *table++ = here ? store->blob(b, e) : nullptr;
+        can_stream = can_stream && blob != nullptr;  // else it is in the file
+        table[i] = here ? blob : nullptr;
+        if (experts.fetches) experts.ram[i] = here ? nullptr : blob;
       }
       experts.can_stream[static_cast<std::size_t>(b)] = can_stream;
     }

@@ -299,6 +299,14 @@ std::filesystem::path real_size_file(const TempDir& dir) {
   return synthetic_model(options).write(dir / "real.gguf");
 }
 
+PlanOptions real_size_options(const TempDir& dir) {
+  PlanOptions options;
+  options.model = real_size_file(dir);
+  options.placement.hardware = dir / "machine.yaml";
+  tandem::write_file(options.placement.hardware, kMachine);
+  return options;
+}
+
 long faults() {
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -307,10 +315,7 @@ long faults() {
 
 TEST(PlanReport, FetchingAheadAsChosen) {
   TempDir dir;
-  PlanOptions options;
-  options.model = real_size_file(dir);
-  options.placement.hardware = dir / "machine.yaml";
-  tandem::write_file(options.placement.hardware, kMachine);
+  PlanOptions options = real_size_options(dir);
   for (const auto& [word, how] :
        {std::pair{"auto", FetchAhead::kAuto}, {"on", FetchAhead::kOn}, {"off", FetchAhead::kOff}}) {
     CLI::App app;
@@ -343,10 +348,7 @@ TEST(PlanReport, FetchingAheadAsChosen) {
 
 TEST(PlanReport, RealSizeFromTheHeaderAlone) {
   TempDir dir;
-  PlanOptions options;
-  options.model = real_size_file(dir);
-  options.placement.hardware = dir / "machine.yaml";
-  tandem::write_file(options.placement.hardware, kMachine);
+  PlanOptions options = real_size_options(dir);
   options.what_ifs = {"vram=16GiB,ram=32GiB", "slots=100", "vram=2GiB"};
   const long before = faults();
   const PlanReport report = make_plan_report(options);
